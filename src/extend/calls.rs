@@ -203,7 +203,15 @@ impl<'a> SeveralCall<'a> {
             let fresh = expiration.saturating_sub(expiration / FRESH);
             let is_stale = |guard: &&LockGuard| guard.remaining().is_none_or(|left| left < fresh);
             let stale: Vec<&Arc<Hold>> = early.iter().filter(is_stale).map(LockGuard::hold).collect();
-            self.engine.extend(&stale, None).into_iter().collect::<Result<(), Error>>()?;
+            let extended: Result<(), Error> = self.engine.extend(&stale, None).into_iter().collect();
+            extended.map_err(|error| match error {
+                // Its caller has no guard that could be extended again.
+                Error::InDoubt { key, command, cause, .. } => {
+                    let advice = "the locks that were acquired so far are released; try again";
+                    Error::InDoubt { key, command, advice, cause }
+                }
+                error => error,
+            })?;
         }
         // The keeper may have found out what the extensions did not see.
         for guard in &*early {

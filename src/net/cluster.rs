@@ -74,7 +74,8 @@ impl ClusterBackend {
         let slots: Vec<u16> = unsent.iter().map(|at| slots[*at]).collect();
         for (at, outcome) in unsent.into_iter().zip(self.route(behind, &slots, &self.without_waiting(limits)))
         {
-            sent[at].behind = outcome.reply;
+            // That took its time.
+            (sent[at].behind, sent[at].at) = (outcome.reply, None);
         }
         sent
     }
@@ -188,7 +189,9 @@ impl ClusterBackend {
                 let batch: Vec<KeyTrip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
                 let outcomes = destination.carry(&batch, &Limits { decided_at: clock::now(), ..limits });
                 let mut sent = sent.lock();
-                members.into_iter().zip(outcomes).for_each(|(n, outcome)| sent[n] = outcome);
+                // Others of the call may still be under way.
+                let ended = |(n, outcome): (usize, Sent)| sent[n] = Sent { at: None, ..outcome };
+                members.into_iter().zip(outcomes).for_each(ended);
             }
         });
         sent.into_inner()
@@ -305,7 +308,7 @@ impl Backend for ClusterBackend {
         }
         let is_missing = sent.behind.is_none() && matches!(sent.reply, Some(Ok(_)));
         if let Some(keys) = behind.filter(|_| is_missing || is_refused(sent.behind.as_ref())) {
-            sent.behind = Some(self.read_each(keys, limits));
+            (sent.behind, sent.at) = (Some(self.read_each(keys, limits)), None);
         }
         sent
     }

@@ -178,21 +178,22 @@ impl Item {
         &mut self,
         read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec::ReadReply,
     ) -> Option<Result<Reply, Failure>> {
-        Some(match mem::take(&mut self.state) {
+        Some(match self.state {
             ItemState::Unsent | ItemState::Never | ItemState::Withheld => return None,
-            ItemState::Sent => {
-                // For the thread that receives the replies, which come later.
-                self.state = ItemState::Sent;
-                Err(Failure::Lost(lost_in_batch()))
-            }
+            // For the thread that receives the replies, which come later, it stays so.
+            ItemState::Sent => Err(Failure::Lost(lost_in_batch())),
             ItemState::Lost => {
+                self.state = ItemState::Unsent;
                 Err(Failure::Lost(self.lost.take().map_or_else(lost_in_batch, |error| *error)))
             }
-            ItemState::Replied => match read(&mut self.replies, self.packed.forms_read()) {
-                Ok(Ok(reply)) => Ok(reply),
-                Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
-                Err(error) => Err(Failure::Lost(error)),
-            },
+            ItemState::Replied => {
+                self.state = ItemState::Unsent;
+                match read(&mut self.replies, self.packed.forms_read()) {
+                    Ok(Ok(reply)) => Ok(reply),
+                    Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
+                    Err(error) => Err(Failure::Lost(error)),
+                }
+            }
         })
     }
 }

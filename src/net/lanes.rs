@@ -144,6 +144,7 @@ impl<J, C> Lanes<J, C> {
     }
 
     /// Fills the lane of a leader whose job is done. If nothing is queued, the lane ends.
+    #[inline]
     pub(crate) fn fill_or_end(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         let mut shared = self.shared.lock();
         shared.fill(&mut lane, Batching::Any);

@@ -127,10 +127,15 @@ impl Packed {
     #[inline]
     fn reply(&mut self, form: Form) {
         if self.asks {
-            self.forms.push(Form::Asked);
-            self.bytes.extend_from_slice(b"*1\r\n$6\r\nASKING\r\n");
+            self.ask();
         }
         self.forms.push(form);
+    }
+
+    #[cold]
+    fn ask(&mut self) {
+        self.forms.push(Form::Asked);
+        self.bytes.extend_from_slice(b"*1\r\n$6\r\nASKING\r\n");
     }
 
     /// Returns the forms of the replies that are read.

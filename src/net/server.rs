@@ -1,5 +1,5 @@
 //! The backend of one server, over connections of its own or lent by a pool of the user's: a trip is sent with those of
-//! other threads, or on a connection that this thread has for itself.
+//! other threads, and what is not decided by that goes again.
 //!
 //! On servers that compare and change in one command, such a change is one trip, which other commands share. If the key
 //! holds something else it is read, as a transaction would have done before.
@@ -11,10 +11,10 @@ mod spare;
 mod waiting;
 
 use std::borrow::Cow;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{mem, slice};
 
 use proto::values::{Key, LONGEST_READ, Protocol, Uptime, Version, slot_of};
 use proto::{Command, Trip};
@@ -92,6 +92,7 @@ impl OneServer {
     #[inline]
     fn batching(&self, trip: &KeyTrip<'_>, count: usize) -> Batching {
         match self.slot(trip) {
+            _ if trip.asks => Batching::Alone,
             Some(slot) => Batching::Group(slot),
             // The replies to so many would hold up the others.
             None if count > SMALL => Batching::Alone,
@@ -99,20 +100,21 @@ impl OneServer {
         }
     }
 
-    /// Makes one trip, which goes first so. Returns what came of it.
+    /// Makes one trip. Returns what came of it.
     #[inline]
-    fn make(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Sent {
-        let sent = self.carry_one(trip, batching, limits);
-        if self.is_final(trip, &sent) {
-            return sent;
+    fn make(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
+        let batching = self.batching(trip, 1);
+        let mut sent = self.carry_one(trip, batching, limits);
+        if !self.is_final(trip, &sent) {
+            let so_far = vec![mem::take(&mut sent)];
+            sent = self.make_rest(slice::from_ref(trip), Some((so_far, batching)), limits).remove(0);
         }
-        let mut sent = self.make_rest(slice::from_ref(trip), Some((vec![sent], batching)), limits);
-        sent.pop().unwrap_or_else(|| unreachable!("there is one for each trip"))
+        sent
     }
 
     /// Makes a trip on a server that takes over the slot of its key.
     pub(super) fn send_asking(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
-        self.make(&KeyTrip { asks: true, ..*trip }, Batching::Alone, &self.limits(limits))
+        self.make(&KeyTrip { asks: true, ..*trip }, &self.limits(limits))
     }
 
     /// A node of a cluster has slots that were another's: connections
@@ -140,7 +142,7 @@ impl Backend for OneServer {
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
         let limits = self.limits(limits);
         let trip = KeyTrip { compares: self.compares(trip.trip), ..*trip };
-        self.make(&trip, self.batching(&trip, 1), &limits)
+        self.make(&trip, &limits)
     }
 
     fn send_all<'a>(&self, trips: &[KeyTrip<'a>], limits: &Limits<'_>) -> Vec<Sent> {

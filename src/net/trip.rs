@@ -27,6 +27,12 @@ use super::item::{self, AfterTrip, Incoming, Item};
 use super::lanes::Entry;
 use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
+use crate::system::sync::MutexGuard;
+
+/// How many jobs of a thread are kept to be used again, if it has no more.
+const KEPT: usize = 32;
+/// How large a buffer is that is used again, in bytes.
+const LARGE: usize = 64 * 1024;
 
 /// What a thread has sent together: a job for each key. They are used again.
 #[derive(Default)]
@@ -52,20 +58,20 @@ impl Jobs {
     }
 
     fn begin(&mut self, count: usize) -> &mut [TripState] {
-        if self.list.len() < count {
-            self.list.resize_with(count, TripState::default);
+        if self.list.len() < count || self.list.len() > KEPT {
+            self.resize(count);
         }
         self.used = count;
         self.all()
     }
 
-    pub(super) fn all(&mut self) -> &mut [TripState] {
-        &mut self.list[..self.used]
+    #[cold]
+    fn resize(&mut self, count: usize) {
+        self.list.resize_with(count, TripState::default);
     }
 
-    /// Returns those whose changes are on the wire.
-    fn changing(&mut self) -> impl Iterator<Item = &mut TripState> {
-        self.all().iter_mut().filter(|job| job.is_on_the_wire(Phase::Changing))
+    pub(super) fn all(&mut self) -> &mut [TripState] {
+        &mut self.list[..self.used]
     }
 
     /// Returns true if all that came of each is known.
@@ -164,6 +170,7 @@ impl TripState {
             }
         }
         (self.phase, self.undecided, self.sent_at) = (Phase::Plain, None, None);
+        (self.epoch, self.version) = (None, None);
     }
 
     /// Has ASKING go before each command, of which a transaction has one in front.
@@ -176,7 +183,11 @@ impl TripState {
 
     /// Returns what came of it.
     pub(super) fn take_outcome(&mut self, trip: &KeyTrip<'_>) -> Sent {
-        let undecided = self.take_undecided();
+        let is_sent = match self.changes {
+            // The connection may be given up before the change goes, or its thread.
+            Some(_) => self.look.is_sent() && (self.phase != Phase::Changing || self.own.is_sent()),
+            None => self.own.is_sent(),
+        };
         let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = *trip;
         let (found, reply) = match (if_holds, compares) {
             (None, _) => (None, self.own.outcome(|replies, forms| codec::read(command, replies, forms))),
@@ -188,31 +199,30 @@ impl TripState {
                 self.own.outcome(|replies, _| codec::read_change(command, replies)),
             ),
         };
-        let is_late = undecided.is_none() && found.is_none() && reply.is_none();
-        if is_late {
-            return Sent::failed(trip, Failure::TooLate);
+        let behind = behind
+            .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms)));
+        let changed_by = compares.map(|compares| compares.name(command));
+        let (epoch, began_at) = (self.epoch, self.sent_at);
+        let mut sent = Sent { found, reply, behind, undecided: None, epoch, began_at, at: None, changed_by };
+        if !is_sent || self.undecided.is_some() {
+            self.note_undecided(trip, &mut sent);
         }
-        Sent {
-            found,
-            reply,
-            undecided,
-            behind: behind
-                .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms))),
-            epoch: self.epoch,
-            began_at: self.sent_at,
-            at: None,
-            changed_by: compares.map(|compares| compares.name(command)),
-        }
+        sent
     }
 
-    /// Returns why it is not known yet what it comes to, if so.
-    fn take_undecided(&mut self) -> Option<Undecided> {
-        match self.changes {
-            Some(_) if !self.look.is_sent() => self.look.unsent(),
-            // The connection was given up before its change went, or its thread was.
-            Some(_) if self.phase == Phase::Changing && !self.own.is_sent() => Some(Undecided::Together),
-            None if !self.own.is_sent() => self.own.unsent(),
-            _ => self.undecided.take(),
+    /// Notes why a trip is not decided, or that it was too late for it.
+    #[cold]
+    fn note_undecided(&mut self, trip: &KeyTrip<'_>, sent: &mut Sent) {
+        sent.undecided = self.undecided.take();
+        if sent.undecided.is_some() {
+            return;
+        }
+        let item =
+            if self.changes.is_some() && !self.look.is_sent() { &mut self.look } else { &mut self.own };
+        // What the server has not read took none of the command's time.
+        (sent.undecided, sent.began_at) = (item.unsent(), None);
+        if sent.undecided.is_none() && sent.found.is_none() {
+            *sent = Sent::failed(trip, Failure::TooLate);
         }
     }
 
@@ -304,19 +314,24 @@ impl Wire {
 
     /// Packs what may be sent now. Once a thread waits no longer, it has taken what is not sent as such.
     pub(super) fn pack<C>(&mut self, batch: &[Arc<Entry<Jobs, C>>], server: &Known, now: Now) {
+        let waits = |entry: &Entry<Jobs, C>| !entry.is_gone();
+        locked(batch, waits, |batch| self.pack_jobs(batch, server, now));
+    }
+
+    #[inline]
+    fn pack_jobs(&mut self, batch: &mut [Locked<'_>], server: &Known, now: Now) {
         self.packed.clear();
         self.replies.clear();
+        if self.jobs > KEPT {
+            self.give_memory_back();
+        }
         self.jobs = 0;
         self.ends = self.open.take();
         if self.ends.is_some() {
             self.pack_changes(batch, server, now);
         }
         let (mut looks, mut asks) = (false, false);
-        for entry in batch {
-            let mut jobs = entry.job();
-            if entry.is_gone() {
-                continue;
-            }
+        for jobs in &mut *batch {
             self.jobs += jobs.used;
             for job in jobs.all() {
                 let phase = job.phase;
@@ -333,12 +348,8 @@ impl Wire {
             }
         }
         if looks {
-            for entry in batch {
-                for job in entry.job().all() {
-                    if job.is_on_the_wire(Phase::Looking) {
-                        self.packed.take(&mut job.look.packed);
-                    }
-                }
+            for job in each(batch).filter(|job| job.is_on_the_wire(Phase::Looking)) {
+                self.packed.take(&mut job.look.packed);
             }
             self.packed.asks = asks;
             self.packed.begun(Form::Okay, b"*1\r\n$5\r\nMULTI\r\n", &[]);
@@ -346,28 +357,25 @@ impl Wire {
         }
     }
 
-    fn pack_changes<C>(&mut self, batch: &[Arc<Entry<Jobs, C>>], server: &Known, now: Now) {
-        for entry in batch {
-            let mut jobs = entry.job();
-            // Both under one lock: its thread may give up in between.
-            if entry.is_gone() {
-                continue;
-            }
-            for job in jobs.all() {
-                if job.phase == Phase::Changing && job.sends(server, now) {
-                    self.packed.take(&mut job.own.packed);
-                }
+    #[cold]
+    fn give_memory_back(&mut self) {
+        self.packed.bytes.shrink_to(LARGE);
+        self.replies.shrink_to(KEPT);
+    }
+
+    fn pack_changes(&mut self, batch: &mut [Locked<'_>], server: &Known, now: Now) {
+        for job in each(batch) {
+            if job.phase == Phase::Changing && job.sends(server, now) {
+                self.packed.take(&mut job.own.packed);
             }
         }
         if self.count() == 0 {
             return self.packed.command(Form::Okay, &[b"DISCARD"]);
         }
         self.packed.begun(Form::ListOrNil, b"*1\r\n$4\r\nEXEC\r\n", &[]);
-        for entry in batch {
-            for job in entry.job().all() {
-                if job.is_on_the_wire(Phase::Changing) && job.behind.is_sent() {
-                    self.packed.take(&mut job.behind.packed);
-                }
+        for job in each(batch).filter(|job| job.is_on_the_wire(Phase::Changing)) {
+            if job.behind.is_sent() {
+                self.packed.take(&mut job.behind.packed);
             }
         }
     }
@@ -379,14 +387,19 @@ impl Wire {
         batch: &[Arc<Entry<Jobs, C>>],
         ended: Option<TransportError>,
     ) -> AfterTrip {
+        locked(batch, |_| true, |batch| self.read_jobs(batch, ended))
+    }
+
+    #[inline]
+    fn read_jobs(&mut self, batch: &mut [Locked<'_>], ended: Option<TransportError>) -> AfterTrip {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Incoming::of(&mut values, ended);
         if let Some(watched) = self.ends {
             self.open = read_changes(batch, watched > 1, &mut self.beside, &mut replies).then_some(watched);
         }
         let mut looks = false;
-        for entry in batch {
-            for job in entry.job().all() {
+        for jobs in &mut *batch {
+            for job in jobs.all() {
                 match job.phase {
                     Phase::Plain => {
                         replies.give(&mut job.own);
@@ -409,67 +422,75 @@ impl Wire {
     }
 }
 
-/// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
-fn read_changes<C>(
+/// The jobs of an entry. All of a batch are locked while they are packed, and while their replies are read: a thread may
+/// give up at any time, and takes what came of its jobs before or after.
+type Locked<'a> = MutexGuard<'a, Jobs>;
+
+/// Locks the jobs of those of a batch that are wanted then.
+#[inline]
+fn locked<C, T>(
     batch: &[Arc<Entry<Jobs, C>>],
+    wanted: impl Fn(&Entry<Jobs, C>) -> bool,
+    then: impl FnOnce(&mut [Locked<'_>]) -> T,
+) -> T {
+    let lock = |entry| {
+        let jobs = Entry::job(entry);
+        wanted(entry).then_some(jobs)
+    };
+    match batch {
+        [one] => then(lock(one).as_mut_slice()),
+        batch => then(&mut batch.iter().filter_map(|entry| lock(entry)).collect::<Vec<_>>()),
+    }
+}
+
+fn each<'a>(batch: &'a mut [Locked<'_>]) -> impl Iterator<Item = &'a mut TripState> {
+    batch.iter_mut().flat_map(|jobs| jobs.all())
+}
+
+/// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
+fn read_changes(
+    batch: &mut [Locked<'_>],
     many: bool,
     discard: &mut Item,
     replies: &mut Incoming<'_>,
 ) -> bool {
-    let count = |entry: &Arc<Entry<Jobs, C>>| entry.job().changing().count();
-    let may_be_open = match batch.iter().map(count).sum() {
-        0 => {
+    let may_be_open = end_transaction(each(batch), discard, replies);
+    for job in each(batch).filter(|job| job.phase == Phase::Changing) {
+        job.phase = Phase::Done;
+        job.undecided = if many { job.own.undecided() } else { None };
+        replies.give(&mut job.behind);
+    }
+    may_be_open
+}
+
+/// Reads the replies to the changes of a transaction, and to what ends it. Returns whether it may be open still.
+#[inline]
+fn end_transaction<'a>(
+    jobs: impl Iterator<Item = &'a mut TripState>,
+    discard: &mut Item,
+    replies: &mut Incoming<'_>,
+) -> bool {
+    let mut changes = jobs.filter(|job| job.is_on_the_wire(Phase::Changing)).map(|job| &mut job.own);
+    match (changes.next(), changes.next()) {
+        (None, _) => {
             discard.set_beside("DISCARD", false);
             replies.give(discard);
             replies.after.out_of_order |= !item::is_closed_by(&discard.replies);
             false
         }
-        // What came of each is known before it is unlocked: its thread may give up at any time, and takes that.
-        1 => batch.iter().any(|entry| match entry.job().changing().next() {
-            Some(job) => {
-                let may_be_open = replies.give_change(&mut job.own);
-                job.undecided = if many { job.own.undecided() } else { None };
-                may_be_open
-            }
-            None => false,
-        }),
-        _ => {
-            let mut entries: Vec<_> = batch.iter().map(|entry| entry.job()).collect();
-            let mut jobs: Vec<_> = entries.iter_mut().flat_map(|jobs| jobs.changing()).collect();
-            let may_be_open =
-                replies.give_changes(&mut jobs.iter_mut().map(|job| &mut job.own).collect::<Vec<_>>());
-            for job in &mut jobs {
-                job.undecided = if many { job.own.undecided() } else { None };
-            }
-            may_be_open
-        }
-    };
-    for entry in batch {
-        for job in entry.job().all() {
-            if job.phase == Phase::Changing {
-                job.phase = Phase::Done;
-                replies.give(&mut job.behind);
-            }
+        (Some(one), None) => replies.give_change(one),
+        (first, second) => {
+            replies.give_changes(&mut first.into_iter().chain(second).chain(changes).collect::<Vec<_>>())
         }
     }
-    may_be_open
 }
 
 /// Reads what each key holds that is watched now. Returns how many the open transaction watches, if one is.
-fn read_looks<C>(
-    batch: &[Arc<Entry<Jobs, C>>],
-    multi: &mut Item,
-    replies: &mut Incoming<'_>,
-) -> Option<usize> {
+fn read_looks(batch: &mut [Locked<'_>], multi: &mut Item, replies: &mut Incoming<'_>) -> Option<usize> {
     let (mut watched, mut asks) = (0, false);
-    for entry in batch {
-        for job in entry.job().all() {
-            if job.phase == Phase::Looking {
-                replies.give(&mut job.look);
-                watched += 1;
-                asks = job.asks;
-            }
-        }
+    for job in each(batch).filter(|job| job.phase == Phase::Looking) {
+        replies.give(&mut job.look);
+        (watched, asks) = (watched + 1, job.asks);
     }
     multi.set_beside("MULTI", asks);
     replies.give(multi);
@@ -477,12 +498,8 @@ fn read_looks<C>(
     // It may be watching.
     replies.after.out_of_order |= !is_open;
     let (mut changed, many) = (BTreeSet::new(), watched > 1);
-    for entry in batch {
-        for job in entry.job().all() {
-            if job.phase == Phase::Looking {
-                job.read_look(multi, many, |key| changed.insert(key));
-            }
-        }
+    for job in each(batch).filter(|job| job.phase == Phase::Looking) {
+        job.read_look(multi, many, |key| changed.insert(key));
     }
     is_open.then_some(watched)
 }

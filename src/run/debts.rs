@@ -106,7 +106,7 @@ impl Engine {
             Some(end) => end.remaining(now),
             None => owed.since.after(self.backend.retry_for()).since(now.uptime),
         };
-        if left < pause(owed.since, now.uptime) {
+        if left < PAUSES[0] {
             return Err(holder);
         }
         let holder = Some(holder);
@@ -185,14 +185,15 @@ impl Engine {
             return Err(Box::new(debt));
         }
         let now = clock::uptime();
+        let left = debt.lease.end.map_or(Duration::MAX, |end| end.uptime.since(now));
         let pause = match debt {
             Debt { is_first: true, .. } => Duration::ZERO,
             // It only may come late.
             Debt { is_absent: true, .. } => {
-                let left = debt.lease.end.map_or(Duration::MAX, |end| end.uptime.since(now));
                 pause(debt.owed.since, now).max(now.since(debt.owed.since) / 10).min(left)
             }
-            _ => pause(debt.owed.since, now),
+            // The last attempts come closer together, while the lock is still held.
+            _ => pause(debt.owed.since, now).min(left / 2),
         };
         let node = self.backend.node_of(&debt.key);
         let added = self.debts.add(node, now.after(pause), SLACK, debt);
@@ -259,7 +260,8 @@ impl Engine {
                     held.push(debt);
                 }
                 found => {
-                    debt.is_absent = matches!(found, Some(Ok(_)));
+                    // A look that fails takes nothing back of what was seen before.
+                    debt.is_absent |= matches!(found, Some(Ok(_)));
                     if let Some(Err(failure)) = found {
                         let why = Error::of_failure(debt.key.clone(), "GET", failure);
                         self.open_debts.note(debt.owed, &why);

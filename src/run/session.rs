@@ -1,39 +1,28 @@
-//! A session: what one call sends for one lock, under its limits, and how it has failed.
+//! A session: what one call sends for one lock, what it may do, and how it has failed.
+
+mod allowance;
+mod failures;
 
 use std::time::Duration;
 
-use proto::hold::LOOKS;
 use proto::lease::End;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 
 use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
-use crate::net::{
-    Budget, Failure, KeyTrip, Limits, NeverStops, Refusal, RefusalKind, Sent, Stop, TransportError,
-};
+use crate::net::{Failure, KeyTrip, Limits, Refusal, Sent, Stop};
 use crate::report::error::Error;
 use crate::system::clock;
+use allowance::Allowance;
+use failures::{Failures, unanswered};
 
-/// What one call sends for one lock: its limits, its failures, and where what happens is reported.
+/// What one call sends for one lock.
 pub(super) struct Session<'a> {
     engine: &'a Engine,
     key: &'a Key,
-    /// As the options say, so that it may be [`Protocol::Auto`].
-    protocol: Protocol,
-    budget: Budget,
-    /// When the lock ends that it releases: its waits for a connection do not count as time of its commands.
-    held_until: Option<Uptime>,
-    /// When the last trip was sent, until that counts as time of the commands; and how much they have taken.
-    sent_at: Option<Uptime>,
-    spent: Duration,
-    /// True if its attempt to connect is its own, whatever others have just found.
-    tries: bool,
-    stop: &'a dyn Stop,
-    /// True if it acquires.
-    acquires: bool,
-    /// The last command that has failed, and how.
-    failed: Option<Box<(&'static str, Failure)>>,
+    allowance: Allowance<'a>,
+    failures: Failures,
     /// When the last trip was answered, if that is known.
     answered_at: Option<Now>,
     /// Where to put what is to be reported later; `None` if it is reported at once.
@@ -42,8 +31,6 @@ pub(super) struct Session<'a> {
     behind: Option<Command>,
     /// What came of the last command on the waiting list.
     listed: Option<Box<Result<Reply, Failure>>>,
-    /// The last command that may have changed the key and whose reply was lost, and why.
-    unanswered: Option<Box<(&'a Key, &'static str, TransportError)>>,
 }
 
 /// What a command does with the lock's key.
@@ -61,42 +48,38 @@ impl<'a> Session<'a> {
         protocol: Protocol,
         deadline: Option<Uptime>,
     ) -> Self {
-        let budget = engine.budget(deadline);
         Self {
             engine,
             key,
-            protocol,
-            budget,
-            held_until: None,
-            sent_at: None,
-            spent: Duration::ZERO,
-            tries: false,
-            stop: &NeverStops,
-            acquires: false,
-            failed: None,
+            allowance: Allowance::new(protocol, engine.budget(deadline)),
+            failures: Failures::default(),
             answered_at: None,
             outbox: None,
             behind: None,
             listed: None,
-            unanswered: None,
         }
     }
 
     /// Returns the session as that of a call that acquires, which ends its
     /// waits for a connection, and another time for an unreachable server.
-    pub(super) fn stopped_by(mut self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
-        self.budget.retry_for = retry_for;
-        Self { stop, acquires: true, ..self }
+    pub(super) fn stopped_by(self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
+        Self { allowance: self.allowance.stopped_by(stop, retry_for), ..self }
     }
 
     /// Returns the session as that of a call that acquires once.
     pub(super) fn acquiring(self) -> Self {
-        Self { acquires: true, ..self }
+        Self { allowance: self.allowance.acquiring(), ..self }
+    }
+
+    /// Returns the session as that of a call that releases a lock, which is held until then.
+    #[inline]
+    pub(super) fn held_until(self, end: Option<End>, now: Now) -> Self {
+        Self { allowance: self.allowance.held_until(end, now), ..self }
     }
 
     /// Has the session try to connect itself: its attempt comes after others, when it is due.
     pub(super) fn try_itself(&mut self) {
-        self.tries = true;
+        self.allowance.try_itself();
     }
 
     /// Returns the session as one that reports later: something is locked meanwhile.
@@ -106,12 +89,12 @@ impl<'a> Session<'a> {
 
     /// How long a command may take from its call on.
     pub(super) fn command_timeout(&self) -> Duration {
-        self.budget.command_timeout
+        self.allowance.command_timeout()
     }
 
     /// Gives the commands that follow the time of a call that begins now.
     pub(super) fn begin_anew(&mut self, now: Now) {
-        self.budget.deadline = Some(now.uptime);
+        self.allowance.begin_anew(now);
     }
 
     /// Has the session also take entries from waiting lists, along with the command that deletes the key.
@@ -122,20 +105,19 @@ impl<'a> Session<'a> {
     /// Probes whether the server has what the lock's protocol needs, if that is not known.
     pub(super) fn probe(&self, now: Now) -> Result<(), Failure> {
         let limits = self.limits(&Trip::of(Command::Get), now);
-        self.engine.backend.probe(self.key, self.protocol, &limits)
+        self.engine.backend.probe(self.key, self.allowance.protocol(), &limits)
     }
 
     /// Returns true if a command has failed, and there is no time for another.
     pub(super) fn is_over(&self, now: Now) -> bool {
-        let ends = || Limits::within(self.budget_from(now), now).answered_by;
-        self.failed.is_some() && now.uptime >= ends()
+        self.failures.last().is_some() && now.uptime >= self.allowance.ends(now)
     }
 
     /// Makes a trip to the server. Returns the rules' replies.
     pub(super) fn send(&mut self, trip: &Trip, now: Now) -> Replies {
         self.spend(now);
         let limits = self.limits(trip, now);
-        if self.failed.is_some() && clock::uptime() >= limits.answered_by {
+        if self.failures.last().is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent.into();
         }
         let sent = self.engine.backend.send(&self.trip(trip), &limits);
@@ -151,7 +133,8 @@ impl<'a> Session<'a> {
     /// Notes what came of a trip. Returns the rules' replies.
     pub(super) fn heard(&mut self, trip: &Trip, sent: Sent) -> Replies {
         let Sent { found, mut reply, mut behind, epoch, began_at, at, changed_by, .. } = sent;
-        (self.answered_at, self.sent_at) = (at, began_at);
+        self.answered_at = at;
+        self.allowance.note_sent(began_at);
         // A command on the waiting list may be refused, which is no failure of the call.
         if let Command::Waiting(_) = trip.command {
             match behind {
@@ -204,7 +187,7 @@ impl<'a> Session<'a> {
 
     #[cold]
     fn failed(&mut self, failure: Failure, command: &'static str, effect: Effect) -> Reply {
-        let reply = unanswered(&failure, self.protocol);
+        let reply = unanswered(&failure, self.allowance.protocol());
         // A server that has no GETDEL gets DEL.
         let goes_on = command == "GETDEL" && reply == Reply::Refused(WhyRefused::Command);
         if reply == Reply::TooLate || goes_on {
@@ -220,122 +203,47 @@ impl<'a> Session<'a> {
                     self.answered_at = None;
                 }
             }
-            if effect == Effect::Changes {
-                self.unanswered = Some(Box::new((self.key, command, error.clone())));
-            }
         }
-        self.failed = Some(Box::new((command, failure)));
+        self.failures.note(command, failure, effect);
         reply
     }
 }
 
-/// Returns the rules' reply for a failure of a call with this protocol. Only Auto switches to another one.
-pub(super) fn unanswered(failure: &Failure, protocol: Protocol) -> Reply {
-    match failure {
-        Failure::TooLate => Reply::TooLate,
-        Failure::Refused(refusal) => Reply::Refused(match refusal.kind() {
-            RefusalKind::WrongType => WhyRefused::NoLock,
-            RefusalKind::ReadOnly => WhyRefused::ReadOnly,
-            RefusalKind::OverMemory => WhyRefused::OverMemory,
-            _ if refusal.is_transient() => WhyRefused::ForNow,
-            _ if refusal.is_about_the_command() => match refusal.protocol_instead() {
-                Some(has) if protocol == Protocol::Auto => WhyRefused::TooOld(has),
-                _ => WhyRefused::Command,
-            },
-            _ => WhyRefused::Otherwise,
-        }),
-        Failure::Unreachable { .. } | Failure::Panicked(_) => Reply::Unsent,
-        Failure::Lost(_) => Reply::Lost,
-    }
-}
-
 impl<'a> Session<'a> {
-    /// Returns the call as one that releases a lock, which is held until then.
-    #[inline]
-    pub(super) fn held_until(mut self, end: Option<End>, now: Now) -> Self {
-        let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
-        self.held_until = Some(end);
-        self
-    }
-
     /// Returns the limits of a trip that is decided on now.
     #[inline]
     pub(super) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
-        Limits {
-            needs: self.needs(trip),
-            grants: self.acquires && trip.command.may_grant(),
-            held_until: self.held_until,
-            replied_within: self.time_left(),
-            stop: self.stop,
-            ..self.limits_from(now)
-        }
-    }
-
-    /// Counts the time from when the last trip was sent until its reply was there, which is now.
-    pub(super) fn spend(&mut self, now: Now) {
-        self.spent += self.sent_at.take().map_or(Duration::ZERO, |sent_at| now.uptime.since(sent_at));
-    }
-
-    /// Returns how much time the commands of a release have left. Its waits for a connection do not count.
-    fn time_left(&self) -> Option<Duration> {
-        self.held_until.map(|_| self.budget.command_timeout.saturating_sub(self.spent))
-    }
-
-    /// The commands of a call share the time of one; those of a release without its waits for a connection.
-    fn budget_from(&self, now: Now) -> Budget {
-        match (self.held_until, self.budget.deadline) {
-            (Some(_), Some(_)) => Budget { deadline: Some(now.uptime.before(self.spent)), ..self.budget },
-            _ => self.budget,
-        }
-    }
-
-    fn limits_from(&self, now: Now) -> Limits<'static> {
-        let limits = Limits::within(self.budget_from(now), now);
-        if self.tries { limits.trying() } else { limits }
+        self.allowance.limits(trip, now)
     }
 
     /// Returns the limits of commands of several calls that go together.
     pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
-        Limits {
-            needs,
-            held_until: self.held_until,
-            replied_within: self.time_left(),
-            ..self.limits_from(now)
-        }
+        self.allowance.limits_together(needs, now)
     }
 
-    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be
-    /// released. Auto manages without transactions, and without a time to live.
+    /// Returns the protocol that a server must have to get this trip.
     pub(super) fn needs(&self, trip: &Trip) -> Protocol {
-        if self.protocol == Protocol::Auto { trip.needs() } else { self.protocol }
+        self.allowance.needs(trip)
     }
-}
 
-impl Session<'_> {
+    /// Counts the time from when the last trip was sent until its reply was there, which is now.
+    pub(super) fn spend(&mut self, now: Now) {
+        self.allowance.spend(now);
+    }
+
     /// Returns true if a command has had no connection or no reply, so that the next may not take long.
     pub(super) fn has_failed(&self) -> bool {
-        self.failure().is_some_and(Failure::is_unanswered)
+        self.failures.last().is_some_and(Failure::is_unanswered)
     }
 
     /// Returns how the server has refused the last command, if it has.
-    pub(super) fn refusal(&self) -> Option<Refusal> {
-        if let Failure::Refused(refusal) = self.failure()? { Some(refusal.clone()) } else { None }
-    }
-
-    fn failure(&self) -> Option<&Failure> {
-        Some(&self.failed.as_deref()?.1)
+    pub(super) fn refusal(&self) -> Option<&Refusal> {
+        self.failures.refusal()
     }
 
     /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays.
     pub(super) fn may_pass(&self, gave_up: GiveUp) -> bool {
-        match gave_up {
-            // A password may be about to change on this side as well.
-            GiveUp::Refused => self.refusal().is_some_and(|refusal| {
-                let of_login = [RefusalKind::NoPassword, RefusalKind::WrongPassword];
-                refusal.is_transient() || of_login.contains(&refusal.kind())
-            }),
-            _ => true,
-        }
+        self.failures.may_pass(gave_up)
     }
 
     /// Notes why a command was not sent. Returns why the call gives up.
@@ -345,16 +253,12 @@ impl Session<'_> {
 
     /// Returns true if the last command was not sent because all connections were in use.
     pub(super) fn found_all_in_use(&self) -> bool {
-        self.failure().is_some_and(Failure::found_all_in_use)
+        self.failures.last().is_some_and(Failure::found_all_in_use)
     }
 
     /// Forgets for how long the last command of a call waited for a connection: it had little time left.
     pub(super) fn has_waited(&mut self, total: Duration) {
-        if let Some((_, Failure::Unreachable { waited, .. })) = self.failed.as_deref_mut()
-            && *waited < total / 2
-        {
-            *waited = Duration::ZERO;
-        }
+        self.failures.has_waited(total);
     }
 
     /// Makes the user's error: an unknown outcome comes first, then the last failure.
@@ -364,23 +268,6 @@ impl Session<'_> {
 
     /// Makes the user's error, and forgets the failure that it names.
     pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
-        if let (GiveUp::Unknown | GiveUp::UnknownAlone, Some((key, command, cause))) =
-            (reason, self.unanswered.take().map(|unanswered| *unanswered))
-        {
-            return Error::InDoubt { key: key.clone(), command, advice, cause };
-        }
-        let key = self.key.clone();
-        if reason == GiveUp::Rewritten {
-            return Error::refused(key, Refusal::of_rewritten(LOOKS));
-        }
-        if reason == GiveUp::ClockUnset {
-            return Error::clock_unset(key, clock::now().wall);
-        }
-        let (command, failure) = self.failed.take().map_or(("", Failure::TooLate), |failed| *failed);
-        match failure {
-            // Auto has used what the server had, so that another protocol is no advice.
-            Failure::Refused(refusal) if self.protocol == Protocol::Auto => Error::refused(key, refusal),
-            failure => Error::of_failure(key, command, failure),
-        }
+        self.failures.take_error(self.key, self.allowance.protocol(), reason, advice)
     }
 }

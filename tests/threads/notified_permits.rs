@@ -255,7 +255,8 @@ fn a_reader_that_leaves_the_permits_to_a_writer_keeps_none() -> Outcome {
     let writing = Sleeper::start(move || writer.write());
     until_announced(&server);
     until_waiting(&server, &reading.key().to_string(), 1);
-    let options = expiring().hold_at_least(millis(60_000)).timeout(millis(50));
+    // One that polls would not hold back in a window.
+    let options = NOTIFIED.hold_at_least(millis(60_000)).timeout(millis(50));
     let others = shared(&process(&server)?, options);
     let held = || -> usize { connection(&server).exists(&["pool:0", "pool:1"]).unwrap() };
     let before = held();

@@ -13,6 +13,7 @@
 //! | such a command has found something else | the key is read |
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::Ordering;
 
 use proto::values::{Key, Uptime};
@@ -65,6 +66,13 @@ enum Prelude {
     Ping,
 }
 
+impl Prelude {
+    /// Returns true if it is the same, but for how long.
+    fn is_as(&self, other: &Self) -> bool {
+        mem::discriminant(self) == mem::discriminant(other)
+    }
+}
+
 /// What follows on a trip.
 enum Follows {
     /// It goes with fewer others.
@@ -104,7 +112,7 @@ impl OneServer {
                 let unsent = || Sent { undecided: Some(Undecided::Unsent), ..Sent::default() };
                 rest.sent = trips.iter().map(|_| unsent()).collect();
                 // First what needs no transaction.
-                rest.pending = self.by_slot(trips, all).into_iter().rev().collect();
+                rest.pending = self.by_slot(trips, all, &Prelude::Nothing).into_iter().rev().collect();
             }
         }
         // Transactions of several slots need a connection each. Other users of a pool need some as well.
@@ -112,11 +120,11 @@ impl OneServer {
         let count = if in_cluster && !self.opener.lends() { rest.pending.len().min(self.size) } else { 1 };
         let rest = Mutex::new(rest);
         on_threads(count, || {
-            let (mut limits, mut said) = (*limits, Said::default());
-            while self.make_next(&rest, &get, &mut limits, &mut said) {
+            let (mut own, mut said) = (*limits, Said::default());
+            while self.make_next(&rest, &get, own, &mut said) {
                 if in_cluster {
                     // What others took before it says nothing about the next.
-                    limits = limits.for_the_next(clock::now(), self.opener.command_timeout);
+                    own = limits.for_the_next(clock::now(), self.opener.command_timeout);
                 }
             }
         });
@@ -136,7 +144,7 @@ impl OneServer {
         &self,
         rest: &Mutex<Rest<'a>>,
         get: &'a Trip,
-        limits: &mut Limits<'_>,
+        mut limits: Limits<'_>,
         said: &mut Said,
     ) -> bool {
         let mut before = rest.lock();
@@ -144,19 +152,24 @@ impl OneServer {
         let batch: Vec<KeyTrip<'_>> = part.places.iter().map(|at| before.trips[*at]).collect();
         let stuck = before.stuck.clone();
         drop(before);
+        let taken_at = clock::uptime();
         let failed =
             |failure: Failure| batch.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         let is_due = match &stuck {
             Some(_) => Ok(true),
-            None => self.is_due(&part.first, batch[0].key, limits, said),
+            None => self.is_due(&part.first, batch[0].key, &mut limits, said),
         };
-        let began = clock::uptime();
+        let began = if let Prelude::Pause(..) = part.first { clock::uptime() } else { taken_at };
         let sent: Vec<Sent> = match (stuck, is_due) {
             (Some(failure), _) => failed(failure.after(began.since(limits.waits_since))),
             (None, Err(failure)) => failed(failure),
+            (None, Ok(true)) => self.carry_all(&batch, part.batching, &limits),
+            // That the key was found to hold something else is half of what they come to.
+            (None, Ok(false)) if matches!(part.first, Prelude::Compared(_)) => {
+                failed(self.given_up(Undecided::Unsent, &limits))
+            }
             // What they came to before counts.
             (None, Ok(false)) => return true,
-            (None, Ok(true)) => self.carry_all(&batch, part.batching, limits),
         };
         let mut after = rest.lock();
         if after.stuck.is_none() && clock::uptime().since(began) >= self.opener.command_timeout / 2 {
@@ -166,7 +179,7 @@ impl OneServer {
         for (at, sent) in part.places.iter().zip(sent) {
             merge(&rest.trips[*at], &mut rest.sent[*at], sent);
         }
-        self.judge(rest, part, get, limits);
+        self.judge(rest, part, get, &limits);
         true
     }
 
@@ -210,43 +223,49 @@ impl OneServer {
 
     /// Has those of a part go again of which it follows from what came of them.
     fn judge<'a>(&self, rest: &mut Rest<'a>, part: Part, get: &'a Trip, limits: &Limits<'_>) {
-        let (mut apart, mut again, mut first, mut learned) = (Vec::new(), Vec::new(), None, false);
+        let (mut apart, mut learned) = (Vec::new(), false);
+        let mut again: Vec<(Prelude, Vec<usize>)> = Vec::new();
         for at in part.places {
             let (trip, sent) = (&mut rest.trips[at], &rest.sent[at]);
             if matches!(sent.undecided, Some(Undecided::CrossSlot)) {
                 learned |= !self.in_cluster.swap(true, Ordering::Relaxed);
             }
-            let next = self.next(trip, sent, &part.first, limits);
-            *trip = match (&next, trip.compares, &sent.reply) {
-                (Some(Follows::Again(Prelude::Compared(_))), _, Some(Ok(_))) => KeyTrip::new(trip.key, get),
-                (Some(Follows::Again(Prelude::Compared(_))), ..) => {
+            let follows = self.follows(trip, sent, &part.first, limits);
+            *trip = match (&follows, &sent.reply) {
+                (Some(Follows::Again(Prelude::Compared(_))), Some(Ok(_))) => KeyTrip::new(trip.key, get),
+                (Some(Follows::Again(Prelude::Compared(_))), _) => {
                     KeyTrip { compares: None, ..sent.again(trip) }
                 }
                 _ => sent.again(trip),
             };
-            match next {
+            match follows {
                 None => {}
                 Some(Follows::Apart) => apart.push(at),
-                Some(Follows::Again(before)) => {
-                    again.push(at);
-                    first.get_or_insert(before);
-                }
+                Some(Follows::Again(first)) => match again.iter_mut().find(|(other, _)| first.is_as(other)) {
+                    Some((_, places)) => places.push(at),
+                    None => again.push((first, vec![at])),
+                },
             }
         }
-        let one = |places| Part { places, batching: Batching::Alone, first: Prelude::Nothing };
+        let alone = |places| Part { places, batching: Batching::Alone, first: Prelude::Nothing };
         if learned {
-            rest.pending.extend(self.by_slot(&rest.trips, apart));
+            rest.pending.extend(self.by_slot(&rest.trips, apart, &Prelude::Nothing));
+        } else if part.batching != Batching::Alone {
+            // Others shared it.
+            rest.pending.extend(Some(apart).filter(|apart| !apart.is_empty()).map(alone));
         } else if apart.len() <= FEW {
-            rest.pending.extend(apart.into_iter().map(|at| one(vec![at])));
+            rest.pending.extend(apart.into_iter().map(|at| alone(vec![at])));
         } else {
             let half = apart.split_off(apart.len() / 2);
-            rest.pending.extend([half, apart].map(one));
+            rest.pending.extend([half, apart].map(alone));
         }
-        rest.pending.extend(first.map(|first| Part { places: again, batching: part.batching, first }));
+        for (first, places) in again {
+            rest.pending.extend(self.by_slot(&rest.trips, places, &first));
+        }
     }
 
     /// Returns what follows on a trip, which went after `before`.
-    fn next(
+    fn follows(
         &self,
         trip: &KeyTrip<'_>,
         sent: &Sent,
@@ -264,6 +283,8 @@ impl OneServer {
             (Some(Undecided::Settles(refusal)), ..) => {
                 Follows::Again(Prelude::Pause(limits.accepted_by, Some(refusal.clone())))
             }
+            // Of several servers behind one address some may be older.
+            (Some(Undecided::TooOld(_)), ..) if matches!(before, Prelude::Ping) => return None,
             (Some(Undecided::TooOld(_)), ..) => Follows::Again(Prelude::Ping),
             (None, ..) if is_read_only(sent) && self.opener.finds_master() => Follows::Again(match before {
                 Prelude::Master | Prelude::Pause(..) => Prelude::Pause(limits.reachable_by, None),
@@ -294,14 +315,14 @@ impl OneServer {
     }
 
     /// Divides places of trips by their slots.
-    fn by_slot(&self, trips: &[KeyTrip<'_>], places: Vec<usize>) -> Vec<Part> {
+    fn by_slot(&self, trips: &[KeyTrip<'_>], places: Vec<usize>, first: &Prelude) -> Vec<Part> {
         let mut slots: BTreeMap<Option<u16>, Vec<usize>> = BTreeMap::new();
         for at in places {
             slots.entry(self.slot(&trips[at])).or_default().push(at);
         }
         let part = |places: Vec<usize>| {
             let batching = self.batching(&trips[places[0]], places.len());
-            Part { places, batching, first: Prelude::Nothing }
+            Part { places, batching, first: first.clone() }
         };
         slots.into_values().map(part).collect()
     }

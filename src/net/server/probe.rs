@@ -2,6 +2,8 @@
 //! on the key of that lock, by transactions without a change: no lock is acquired that could not be released. Some
 //! proxies close the connection on WATCH.
 
+use std::mem;
+
 use proto::values::{Key, Protocol, Uptime};
 use redis::Value;
 
@@ -27,12 +29,13 @@ impl OneServer {
         let (began, abilities) = (clock::uptime(), &self.abilities);
         let lacks =
             |refusal| if protocol == Protocol::Auto { Ok(()) } else { Err(Failure::Refused(refusal)) };
-        let mut closed = 0;
+        let (mut closed, mut was_too_old) = (0, false);
         loop {
             // Which commands there are to probe depends on the server, so that a connection is needed first.
             let known = self.ask(key, ("", &Packed::default(), 0), &limits)?.version;
             if let Some(version) = known.filter(|version| *version < limits.needs.min_version()) {
-                if self.is_too_old(key, &mut limits)? {
+                // Of several servers behind one address some may be older.
+                if mem::replace(&mut was_too_old, true) || self.is_too_old(key, &mut limits)? {
                     return Err(Failure::Refused(Refusal::too_old(limits.needs, TooOld::Reported(version))));
                 }
                 continue;

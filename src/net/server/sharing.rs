@@ -71,8 +71,9 @@ impl OneServer {
         let spare = take_spare();
         spare.0.job().set(trips, limits.needs, limits.grants);
         match self.carry(trips[0].key, spare, batching, limits) {
-            Ok((spare, at)) => {
-                let outcome = |(job, trip): (&mut TripState, _)| Sent { at, ..job.take_outcome(trip) };
+            Ok((spare, _)) => {
+                // Others of the call may still be under way.
+                let outcome = |(job, trip): (&mut TripState, _)| job.take_outcome(trip);
                 let sent = spare.0.job().all().iter_mut().zip(trips).map(outcome).collect();
                 put_back(spare);
                 sent
@@ -89,6 +90,8 @@ impl OneServer {
         (name, packed, strict): (&'static str, &Packed, usize),
         limits: &Limits<'_>,
     ) -> Result<RawReplies, Failure> {
+        // The one before it may have waited for a connection.
+        let limits = &Limits { decided_at: clock::now(), ..*limits };
         let spare = take_spare();
         spare.0.job().set_raw(name, packed, strict);
         let (spare, _) = self.carry(key, spare, Batching::Alone, limits)?;
@@ -139,16 +142,20 @@ impl OneServer {
     ) {
         let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) else { return };
         lane.batch.push(Arc::clone(leading.entry));
-        // On a connection that ends with a timeout, this thread waits as long as the others of its batch.
-        let time = self.opener.command_timeout;
-        let has_time = || {
-            let now = clock::uptime();
-            limits.reply_by(now).since(now) >= Budget::until_sent(time)
-        };
-        if others && batching != Batching::Alone && (lane.connection.connection.resumes() || has_time()) {
+        if others && batching != Batching::Alone && self.may_share(lane, limits) {
             self.lanes.fill(lane, batching);
         }
         self.write_batch(lane, now);
+    }
+
+    /// Returns true if this thread has time for the jobs of others. On a connection that ends with a timeout, it waits
+    /// as long as they do.
+    fn may_share(&self, lane: &Lane, limits: &Limits<'_>) -> bool {
+        let has_time = || {
+            let now = clock::uptime();
+            limits.reply_by(now).since(now) >= Budget::until_sent(self.opener.command_timeout)
+        };
+        lane.connection.connection.resumes() || has_time()
     }
 
     /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read
@@ -184,7 +191,7 @@ impl OneServer {
                 // That may have taken long.
                 return (list, at.filter(|_| !has_sent));
             }
-            if !is_lent {
+            if !is_lent && self.may_share(lane, limits) {
                 lanes.fill(lane, Batching::Any);
             }
             self.write_batch(lane, None);

@@ -69,7 +69,7 @@ impl Engine {
             }
             Note::RefusedForNow => {
                 if let Some(refusal) = session.refusal() {
-                    self.observer.notify(&Event::RefusedForNow { key, refusal: &refusal });
+                    self.observer.notify(&Event::RefusedForNow { key, refusal });
                 }
             }
         }
