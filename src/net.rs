@@ -9,7 +9,9 @@ mod cluster;
 mod codec;
 mod connections;
 mod errors;
+mod incoming;
 mod item;
+mod jobs;
 mod lanes;
 mod limits;
 mod patience;
@@ -185,63 +187,45 @@ pub(crate) trait Backend: Send + Sync {
     fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
 
     /// Returns which node has a key, as far as is known.
-    fn node_of(&self, _key: &Key) -> NodeId {
-        NodeId::ONLY
-    }
+    fn node_of(&self, key: &Key) -> NodeId;
 
     /// Returns true if keys have slots. A key and its side keys may then be on different nodes.
-    fn has_slots(&self) -> bool {
-        false
-    }
+    fn has_slots(&self) -> bool;
 
     /// Returns host and port of the server, if they are known.
-    fn address(&self) -> Option<String> {
-        None
-    }
+    fn address(&self) -> Option<String>;
 
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
-    fn wake_waiting(&self) {}
+    fn wake_waiting(&self);
 
     /// Probes, on this key, whether the server has what the protocol needs and the user may use it. Fails if not,
     /// unless the protocol is Auto; and as sending does.
-    fn probe(&self, _key: &Key, _protocol: Protocol, _limits: &Limits<'_>) -> Result<(), Failure> {
-        Ok(())
-    }
+    fn probe(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure>;
 
     /// Returns true if there is nothing to probe.
-    fn knows(&self, _protocol: Protocol) -> bool {
-        true
-    }
+    fn knows(&self, protocol: Protocol) -> bool;
 
     /// Returns what Auto means for locks that expire, as far as is known.
-    fn best_protocol(&self) -> Protocol {
-        Protocol::Auto.on(self.server_version())
-    }
+    fn best_protocol(&self) -> Protocol;
 
     /// Returns true if a connection was opened, so that the server's
     /// version is known if it reports it; or whether it is never asked.
-    fn is_known(&self) -> bool {
-        true
-    }
+    fn is_known(&self) -> bool;
 
     /// Returns the version that the server reported last.
     fn server_version(&self) -> Option<Version>;
 
     /// Returns true if it can open a connection that listens.
-    fn can_listen(&self) -> bool {
-        false
-    }
+    fn can_listen(&self) -> bool;
 
     /// Subscribes to a channel on this node, and gives `heard` what is published there, until that returns `false` or
     /// the connection fails. Called only if it can listen.
     fn listen(
         &self,
-        _node: NodeId,
-        _channel: &[u8],
-        _heard: &mut dyn FnMut(Heard<'_>) -> bool,
-    ) -> Result<(), Failure> {
-        unreachable!("a lock on a backend that cannot listen has no notifications")
-    }
+        node: NodeId,
+        channel: &[u8],
+        heard: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure>;
 
     /// Returns true if the server has channels: from Redis 2.0 on, and if it did not report its version.
     fn has_channels(&self) -> bool {

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proto::lease::End;
-use proto::values::{Key, Now, Version};
+use proto::values::{Key, Now, Protocol, Version};
 use proto::{Command, Reply};
 
-use super::{Backend, Failure, KeyTrip, Limits, Refusal, Sent, TransportError};
+use super::{Backend, Failure, Heard, KeyTrip, Limits, NodeId, Refusal, Sent, TransportError};
 
 /// A command that was sent: its name, when it was decided on, and the time it was bound to.
 type SentCommand = (&'static str, Now, Option<End>);
@@ -63,8 +63,46 @@ impl Backend for ScriptedBackend {
         trips.iter().map(|trip| self.send(trip, limits)).collect()
     }
 
+    fn node_of(&self, _: &Key) -> NodeId {
+        NodeId::ONLY
+    }
+
+    fn has_slots(&self) -> bool {
+        false
+    }
+
+    fn address(&self) -> Option<String> {
+        None
+    }
+
+    fn wake_waiting(&self) {}
+
+    fn probe(&self, _: &Key, _: Protocol, _: &Limits<'_>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn knows(&self, _: Protocol) -> bool {
+        true
+    }
+
+    fn best_protocol(&self) -> Protocol {
+        Protocol::Auto.on(None)
+    }
+
+    fn is_known(&self) -> bool {
+        true
+    }
+
     fn server_version(&self) -> Option<Version> {
         None
+    }
+
+    fn can_listen(&self) -> bool {
+        false
+    }
+
+    fn listen(&self, _: NodeId, _: &[u8], _: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+        unreachable!("it cannot")
     }
 
     fn command_timeout(&self) -> Duration {

@@ -23,11 +23,11 @@ use super::abilities::Abilities;
 use super::codec::Compares;
 use super::connections::{Connection, Dialing, Opener};
 use super::errors::Failure;
-use super::item::AfterTrip;
+use super::incoming::AfterTrip;
+use super::jobs::Jobs;
 use super::lanes::{Batching, Lanes};
 use super::limits::Limits;
 use super::patience::{Patience, SMALL};
-use super::trip::Jobs;
 use super::{Backend, Heard, KeyTrip, NodeId, Sent};
 use crate::system::{clock, thread};
 use sharing::Carrier;
@@ -162,6 +162,14 @@ impl Backend for OneServer {
             return sent;
         }
         self.make_rest(&trips, Some((sent, batching)), &limits)
+    }
+
+    fn node_of(&self, _: &Key) -> NodeId {
+        NodeId::ONLY
+    }
+
+    fn has_slots(&self) -> bool {
+        false
     }
 
     fn wake_waiting(&self) {

@@ -15,276 +15,20 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
-use proto::fencing::Epoch;
-use proto::values::{Key, Now, Protocol, SideKey, Uptime, Version};
-use proto::{Command, Expected, Trip};
+use proto::values::Now;
 use redis::Value;
 
-use super::codec::{self, Compares};
 use super::connections::Known;
-use super::errors::{Failure, TransportError};
-use super::item::{self, AfterTrip, Incoming, Item};
+use super::errors::TransportError;
+use super::incoming::{self, AfterTrip, Incoming};
+use super::item::Item;
+use super::jobs::{Jobs, KEPT, Phase, TripState};
 use super::lanes::Entry;
 use super::resp::{Form, Packed};
-use super::{KeyTrip, Sent, Undecided};
 use crate::system::sync::MutexGuard;
 
-/// How many jobs of a thread are kept to be used again, if it has no more.
-const KEPT: usize = 32;
 /// How large a buffer is that is used again, in bytes.
 const LARGE: usize = 64 * 1024;
-
-/// What a thread has sent together: a job for each key. They are used again.
-#[derive(Default)]
-pub(super) struct Jobs {
-    list: Vec<TripState>,
-    used: usize,
-}
-
-impl Jobs {
-    /// Makes them the jobs of these trips. `grants`: they may grant locks.
-    #[inline]
-    pub(super) fn set(&mut self, trips: &[KeyTrip<'_>], needs: Protocol, grants: bool) {
-        for (job, trip) in self.begin(trips.len()).iter_mut().zip(trips) {
-            job.set(trip, needs, grants);
-        }
-    }
-
-    /// Makes them one job, of packed commands that are of no trip.
-    pub(super) fn set_raw(&mut self, name: &'static str, packed: &Packed, strict: usize) {
-        if let [job] = self.begin(1) {
-            job.set_raw(name, packed, strict);
-        }
-    }
-
-    fn begin(&mut self, count: usize) -> &mut [TripState] {
-        if self.list.len() < count || self.list.len() > KEPT {
-            self.resize(count);
-        }
-        self.used = count;
-        self.all()
-    }
-
-    #[cold]
-    fn resize(&mut self, count: usize) {
-        self.list.resize_with(count, TripState::default);
-    }
-
-    pub(super) fn all(&mut self) -> &mut [TripState] {
-        &mut self.list[..self.used]
-    }
-
-    /// Returns true if all that came of each is known.
-    pub(super) fn are_done(&self) -> bool {
-        self.list[..self.used].iter().all(|job| job.phase == Phase::Done)
-    }
-}
-
-/// What one key has sent. Its lists are used again.
-#[derive(Default)]
-pub(super) struct TripState {
-    own: Item,
-    behind: Item,
-    /// WATCH and GET, before a change.
-    look: Item,
-    /// The key of a change, and what it should hold.
-    changes: Option<Key>,
-    expected: Vec<u8>,
-    phase: Phase,
-    /// Set if a transaction with other keys too was not carried out.
-    undecided: Option<Undecided>,
-    /// True if ASKING goes before its commands.
-    asks: bool,
-    /// Those of the server which the command is sent to, if they are known.
-    epoch: Option<Epoch>,
-    version: Option<Version>,
-    /// When the first of its commands was sent.
-    sent_at: Option<Uptime>,
-}
-
-/// How far a trip is: what goes next. It is the same from when that is packed until its replies are read.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Phase {
-    /// A command that depends on nothing, and what goes behind it.
-    Plain,
-    /// WATCH and GET.
-    Looking,
-    /// The change, since the key is watched and holds what it should; and what goes behind it.
-    Changing,
-    /// Nothing: all that came of it is known, or it is not to be sent.
-    #[default]
-    Done,
-}
-
-impl TripState {
-    /// Makes it the state of this trip. `grants`: it may grant a lock.
-    fn set(&mut self, trip: &KeyTrip<'_>, needs: Protocol, grants: bool) {
-        self.begin();
-        let KeyTrip { key, trip, behind, compares, asks } = *trip;
-        if asks {
-            self.ask(trip.if_holds.is_some() && compares.is_none());
-        }
-        match (&trip.if_holds, compares) {
-            (Some(Expected { bytes, .. }), Some(compares)) => {
-                self.own.begin(compares.name(&trip.command), needs, trip.before);
-                compares.pack(&mut self.own.packed, key.as_bytes(), &trip.command, bytes);
-            }
-            _ => self.own.set(key, trip, needs),
-        }
-        self.own.grants = grants;
-        self.own.only_in = trip.command.only_in();
-        if let (Some(expected), None) = (&trip.if_holds, compares) {
-            self.look.begin("WATCH", needs, None);
-            let watched = match trip.command {
-                Command::Raise { .. } => Key::from(SideKey::Fence.of(key.as_bytes())),
-                _ => key.clone(),
-            };
-            codec::pack_look(&mut self.look.packed, watched.as_bytes(), expected.without_ttl);
-            self.look.grants = grants;
-            (self.changes, self.phase) = (Some(watched), Phase::Looking);
-            self.expected.extend_from_slice(&expected.bytes);
-        }
-        if let Some(behind) = behind {
-            self.behind.begin(behind.name(), Protocol::Classic, None);
-            codec::pack(&mut self.behind.packed, key.as_bytes(), behind);
-        }
-    }
-
-    fn set_raw(&mut self, name: &'static str, packed: &Packed, strict: usize) {
-        self.begin();
-        self.own.begin(name, Protocol::Classic, None);
-        self.own.packed.clone_from(packed);
-        self.own.strict = strict;
-    }
-
-    #[inline]
-    fn begin(&mut self) {
-        self.behind.clear();
-        if self.changes.take().is_some() {
-            self.expected.clear();
-            self.look.clear();
-        }
-        if mem::take(&mut self.asks) {
-            for item in [&mut self.own, &mut self.behind, &mut self.look] {
-                item.packed.asks = false;
-            }
-        }
-        (self.phase, self.undecided, self.sent_at) = (Phase::Plain, None, None);
-        (self.epoch, self.version) = (None, None);
-    }
-
-    /// Has ASKING go before each command, of which a transaction has one in front.
-    #[cold]
-    fn ask(&mut self, transacts: bool) {
-        self.asks = true;
-        self.own.packed.asks = !transacts;
-        (self.look.packed.asks, self.behind.packed.asks) = (true, true);
-    }
-
-    /// Returns what came of it.
-    pub(super) fn take_outcome(&mut self, trip: &KeyTrip<'_>) -> Sent {
-        let is_sent = match self.changes {
-            // The connection may be given up before the change goes, or its thread.
-            Some(_) => self.look.is_sent() && (self.phase != Phase::Changing || self.own.is_sent()),
-            None => self.own.is_sent(),
-        };
-        let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = *trip;
-        let (found, reply) = match (if_holds, compares) {
-            (None, _) => (None, self.own.outcome(|replies, forms| codec::read(command, replies, forms))),
-            (Some(_), Some(_)) => {
-                (None, self.own.outcome(|replies, forms| Compares::read(command, replies, forms)))
-            }
-            (Some(expected), None) => (
-                self.look.outcome(|replies, _| codec::read_look(expected, replies)),
-                self.own.outcome(|replies, _| codec::read_change(command, replies)),
-            ),
-        };
-        let behind = behind
-            .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms)));
-        let changed_by = compares.map(|compares| compares.name(command));
-        let (epoch, began_at) = (self.epoch, self.sent_at);
-        let mut sent = Sent { found, reply, behind, undecided: None, epoch, began_at, at: None, changed_by };
-        if !is_sent || self.undecided.is_some() {
-            self.note_undecided(trip, &mut sent);
-        }
-        sent
-    }
-
-    /// Notes why a trip is not decided, or that it was too late for it.
-    #[cold]
-    fn note_undecided(&mut self, trip: &KeyTrip<'_>, sent: &mut Sent) {
-        sent.undecided = self.undecided.take();
-        if sent.undecided.is_some() {
-            return;
-        }
-        let item =
-            if self.changes.is_some() && !self.look.is_sent() { &mut self.look } else { &mut self.own };
-        // What the server has not read took none of the command's time.
-        (sent.undecided, sent.began_at) = (item.unsent(), None);
-        if sent.undecided.is_none() && sent.found.is_none() {
-            *sent = Sent::failed(trip, Failure::TooLate);
-        }
-    }
-
-    /// Returns the replies to packed commands that are of no trip, as far as they came; and why not all did, if so.
-    pub(super) fn take_raw(&mut self) -> RawReplies {
-        let missing = self.own.missing();
-        RawReplies { replies: mem::take(&mut self.own.replies), missing, version: self.version }
-    }
-
-    /// Notes that its command is sent now, if it may be. Returns whether it may.
-    #[inline]
-    fn sends(&mut self, server: &Known, now: Now) -> bool {
-        (self.epoch, self.version) = (server.epoch, server.version);
-        self.sent_at.get_or_insert(now.uptime);
-        item::send_both(&mut self.own, &mut self.behind, server, now)
-    }
-
-    /// Notes that its key is looked at now, if it may be. Returns whether it may.
-    fn looks(&mut self, server: &Known, now: Now) -> bool {
-        self.sent_at = Some(now.uptime);
-        self.look.sends(server, now)
-    }
-
-    /// Reads what its key holds, and with that whether the change goes. `multi` opens the transaction, of `many` keys.
-    /// `is_first`: of the changes of this key in it.
-    fn read_look(&mut self, multi: &Item, many: bool, is_first: impl FnOnce(Option<Key>) -> bool) {
-        let is_expected = match self.look.replies.as_slice() {
-            [Value::Okay, Value::BulkString(found)] => *found == self.expected,
-            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == self.expected,
-            _ => false,
-        };
-        self.look.lose_as(multi);
-        self.look.replies.extend(multi.replies.iter().cloned());
-        let is_open = multi.replies == [Value::Okay];
-        self.phase = Phase::Done;
-        if is_open && is_expected {
-            // In one transaction two changes of a key would both be carried out.
-            if !many || is_first(self.changes.clone()) {
-                self.phase = Phase::Changing;
-            } else {
-                self.undecided = Some(Undecided::Together);
-            }
-        } else if many && self.look.is_refused_for_slots() {
-            self.undecided = Some(Undecided::CrossSlot);
-        }
-    }
-
-    /// Returns true if this goes over the wire now, or has gone there, and its replies come.
-    fn is_on_the_wire(&self, phase: Phase) -> bool {
-        let item = if phase == Phase::Looking { &self.look } else { &self.own };
-        self.phase == phase && item.is_sent()
-    }
-}
-
-/// What came of packed commands that are of no trip.
-pub(super) struct RawReplies {
-    pub(super) replies: Vec<Value>,
-    /// Why there are fewer than commands.
-    pub(super) missing: Option<TransportError>,
-    /// As the server reported it.
-    pub(super) version: Option<Version>,
-}
 
 /// What is on the wire of a connection.
 #[derive(Default)]
@@ -475,7 +219,7 @@ fn end_transaction<'a>(
         (None, _) => {
             discard.set_beside("DISCARD", false);
             replies.give(discard);
-            replies.after.out_of_order |= !item::is_closed_by(&discard.replies);
+            replies.after.out_of_order |= !incoming::is_closed_by(&discard.replies);
             false
         }
         (Some(one), None) => replies.give_change(one),
@@ -494,7 +238,7 @@ fn read_looks(batch: &mut [Locked<'_>], multi: &mut Item, replies: &mut Incoming
     }
     multi.set_beside("MULTI", asks);
     replies.give(multi);
-    let is_open = multi.replies == [Value::Okay];
+    let is_open = matches!(multi.replies.as_slice(), [Value::Okay]);
     // It may be watching.
     replies.after.out_of_order |= !is_open;
     let (mut changed, many) = (BTreeSet::new(), watched > 1);

@@ -7,6 +7,7 @@ use proto::{Command, Expected, NewValue};
 
 use super::*;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
+use crate::net::incoming::{AfterTrip, Incoming, hung_up};
 use crate::system::clock;
 
 /// Sends those of the items that say so, and receives their replies.

@@ -11,9 +11,9 @@ use super::{OneServer, pause};
 use crate::net::Backend;
 use crate::net::connections::HANG_UPS;
 use crate::net::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
+use crate::net::jobs::RawReplies;
 use crate::net::limits::Limits;
 use crate::net::resp::{Form, Packed};
-use crate::net::trip::RawReplies;
 use crate::system::clock;
 
 impl OneServer {

@@ -12,11 +12,12 @@ use proto::values::{Key, Now, Uptime};
 use super::OneServer;
 use crate::net::connections::{Connection, Spin};
 use crate::net::errors::{Failure, TransportError};
+use crate::net::jobs::{Jobs, RawReplies, TripState};
 use crate::net::lanes::{self, Batching, Entered, Lanes, Told};
 use crate::net::limits::{Budget, Limits};
 use crate::net::patience::SMALL;
 use crate::net::resp::Packed;
-use crate::net::trip::{Jobs, RawReplies, TripState, Wire};
+use crate::net::trip::Wire;
 use crate::net::{KeyTrip, Sent};
 use crate::system::clock;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::system::Process;
 
 use super::sharing::Carrier;
+use crate::net::jobs::Jobs;
 use crate::net::lanes::Lanes;
-use crate::net::trip::Jobs;
 use crate::system::clock;
 use crate::system::sync::{Condvar, Mutex, wait_timeout};
 use crate::system::thread;

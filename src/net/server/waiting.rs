@@ -10,9 +10,9 @@ use super::OneServer;
 use super::sharing::{Carrier, Entry, Lane, WaitingJob};
 use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{Failure, Refusal, TransportError};
+use crate::net::jobs::Jobs;
 use crate::net::lanes::{Batching, Entered, LaneTerms, Lanes, Told};
 use crate::net::limits::Limits;
-use crate::net::trip::Jobs;
 use crate::system::clock;
 use crate::system::thread;
 

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{slice, thread};
 
-use proto::Command;
-use proto::{Expected, NewValue, Reply};
+use proto::values::{Key, Protocol};
+use proto::{Command, Expected, NewValue, Reply, Trip};
 
 use super::*;
-use crate::net::Sent;
 use crate::net::connections::Connection;
 use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
+use crate::net::{KeyTrip, Sent};
 use crate::system::clock;
 
 type Answer = (Vec<Value>, Option<redis::RedisError>);
