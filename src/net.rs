@@ -8,6 +8,7 @@ mod abilities;
 mod cluster;
 mod codec;
 mod connections;
+mod deployment;
 mod errors;
 mod incoming;
 mod item;
@@ -30,17 +31,13 @@ use proto::values::{Key, Now, Protocol, Uptime, Version};
 use proto::{Command, Reply, Trip};
 
 use crate::system::sync;
-pub(crate) use cluster::ClusterBackend;
 use codec::Compares;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub(crate) use connections::{
-    DEFAULT_COMMAND_TIMEOUT, Lender, Opener, PROBE, Sentinels, address_of, logging_in,
-};
+pub(crate) use deployment::{Deployment, Opening};
 pub(crate) use errors::{Failure, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Limits, NeverStops, Stop};
-pub(crate) use server::OneServer;
 
 /// The number of a cluster's node. A node that hangs holds up the keys of no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

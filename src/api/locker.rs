@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::guard::LockGuard;
-use crate::net::{Backend, NodeId};
+use crate::net::{Backend, Deployment, NodeId};
 use crate::report::error::Error;
 use crate::run::identity::Identity;
 use crate::run::sink::noticing;
@@ -21,7 +21,6 @@ use crate::values::contained::contained;
 use crate::wait::WaitQueue;
 pub use builder::LockerBuilder;
 pub use held::{Drained, HeldKey, Unsettled};
-use url::Topology;
 
 /// A Redis server to lock on, with its connections. Create one for the program.
 ///
@@ -137,8 +136,8 @@ impl Locker {
     ///
     /// [`Error::Invalid`] if the URL is invalid.
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
-        match Topology::read(url) {
-            Some(servers) => servers.map(LockerBuilder::on_several),
+        match url::read(url) {
+            Some(servers) => servers.map(LockerBuilder::on),
             None => url::client(url).map(Self::with_client),
         }
     }
@@ -190,7 +189,7 @@ impl Locker {
         sentinels: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
     ) -> Result<LockerBuilder, Error> {
-        Topology::sentinels(sentinels, master).map(LockerBuilder::on_several)
+        url::sentinels(sentinels, master).map(LockerBuilder::on)
     }
 
     /// Returns a builder for a locker on the master that `sentinels` know. It connects to each Sentinel the way its
@@ -199,14 +198,14 @@ impl Locker {
     /// For what a URL cannot express, such as your own TLS certificates. The master's certificate must name the address
     /// that the Sentinels return.
     pub fn with_sentinels(sentinels: Vec<redis::Client>, master: redis::Client) -> LockerBuilder {
-        LockerBuilder::on_several(Topology::Sentinels(sentinels, Box::new(master)))
+        LockerBuilder::on(Deployment::Sentinels(sentinels, Box::new(master)))
     }
 
     /// Returns a builder for a locker that connects the way `client` does.
     ///
     /// For what a URL cannot express, such as your own TLS certificates (`redis::Client::build_with_tls`).
     pub fn with_client(client: redis::Client) -> LockerBuilder {
-        LockerBuilder::new(client)
+        LockerBuilder::on(Deployment::One(Box::new(client)))
     }
 
     /// Returns a locker for a Redis Cluster (3.0 or newer), with the defaults of [`LockerBuilder`]. Contacts no server.
@@ -247,7 +246,7 @@ impl Locker {
     ///
     /// [`Error::Invalid`] if an address is invalid.
     pub fn cluster_builder(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockerBuilder, Error> {
-        Topology::cluster(nodes).map(LockerBuilder::on_several)
+        url::cluster(nodes).map(LockerBuilder::on)
     }
 
     /// Returns a builder for a locker on the cluster of these nodes.
@@ -255,7 +254,7 @@ impl Locker {
     ///
     /// For what a URL cannot express, such as your own TLS certificates.
     pub fn with_cluster(nodes: Vec<redis::Client>) -> LockerBuilder {
-        LockerBuilder::on_several(Topology::Cluster(nodes))
+        LockerBuilder::on(Deployment::Cluster(nodes))
     }
 
     /// Returns a builder for a locker on your own pool, which lends a
@@ -290,7 +289,7 @@ impl Locker {
     where
         M: r2d2::ManageConnection<Connection = redis::Connection>,
     {
-        LockerBuilder::on_pool(pool)
+        LockerBuilder::on(Deployment::of_pool(pool))
     }
 
     /// Ends all waits for locks of this locker and its clones, at once and for good. To also wait for the locks that
@@ -314,7 +313,7 @@ impl Locker {
         Self { engine: Arc::new(engine), ..self }
     }
 
-    pub(crate) fn over<B: Backend + 'static>(backend: Arc<B>) -> Self {
+    pub(crate) fn over(backend: Arc<dyn Backend>) -> Self {
         let lines = Arc::<WaitQueue<LockGuard>>::default();
         let engine = engine_over(backend, Identity::new(), Arc::clone(&lines) as _);
         let jobs = Arc::new(Timer::new("setnx-lock quorum", run));

@@ -18,14 +18,14 @@ mod subscription;
 mod transport;
 
 pub(super) use client::{Address, panicked};
-pub(crate) use client::{address_of, logging_in};
+pub(super) use client::{address_of, logging_in};
 pub(super) use connection::Connection;
 pub(super) use dialing::Dialing;
 pub(super) use handshake::Handshake;
-pub(crate) use lender::Lender;
+pub(super) use lender::Lender;
 pub(in crate::net) use opener::HANG_UPS;
-pub(crate) use opener::{DEFAULT_COMMAND_TIMEOUT, Opener, PROBE};
-pub(crate) use sentinels::Sentinels;
+pub(super) use opener::{DEFAULT_COMMAND_TIMEOUT, Opener, PROBE};
+pub(super) use sentinels::Sentinels;
 pub(super) use sentinels::{Group, ask_in_turn};
 pub(super) use server_info::Known;
 pub(super) use socket::Spin;

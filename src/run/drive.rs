@@ -40,7 +40,7 @@ impl<'j, 'a, R: Rules> Job<'j, 'a, R> {
     /// Returns the trip that is to be made now. A task whose call has
     /// failed and has no time left ends as if there were no connection.
     fn next(&mut self, now: Now) -> Option<&Trip> {
-        self.session.spend(now);
+        self.session.allowance.spend(now);
         if self.session.is_over(now) {
             self.abandon(now);
         }
@@ -90,14 +90,15 @@ impl Engine {
         let mut jobs: Vec<&mut Job<'j, 'a, R>> = jobs.iter_mut().filter_map(job).collect();
         self.go_together(&mut jobs, now);
         let node = |job: &&mut Job<'_, '_, R>| self.backend.node_of(job.key);
-        let hung: Vec<NodeId> = jobs.iter().filter(|job| job.session.has_failed()).map(node).collect();
+        let hung: Vec<NodeId> =
+            jobs.iter().filter(|job| job.session.failures.are_unanswered()).map(node).collect();
         // Those of other nodes have waited for one that gives no answer.
         let mut others: Vec<_> = jobs.into_iter().filter(|job| job.trip().is_some()).collect();
         let is_hung = |job: &&mut Job<'_, '_, R>| hung.is_empty() || hung.contains(&node(job));
         let now = clock::now();
         others.extract_if(.., |job| is_hung(job)).for_each(|job| job.run(now));
         for job in &mut others {
-            job.session.begin_anew(now);
+            job.session.allowance.begin_anew(now);
         }
         self.go_together(&mut others, now);
         for job in others {
@@ -129,10 +130,11 @@ impl Engine {
         }
         let trips = jobs.iter().filter_map(|job| Some(job.session.trip(job.trip()?)));
         let trips: Vec<KeyTrip<'_>> = trips.collect();
-        let needs =
-            |job: &&mut Job<'_, '_, R>| job.trip().map_or(Protocol::Classic, |trip| job.session.needs(trip));
+        let needs = |job: &&mut Job<'_, '_, R>| {
+            job.trip().map_or(Protocol::Classic, |trip| job.session.allowance.needs(trip))
+        };
         let needs = jobs.iter().map(needs).max_by_key(|protocol| protocol.min_version()).unwrap_or_default();
-        let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, now));
+        let sent = self.backend.send_all(&trips, &jobs[0].session.allowance.limits_together(needs, now));
         drop(trips);
         let now = clock::now();
         let mut went = false;
@@ -140,7 +142,8 @@ impl Engine {
             if let Step::Send(trip) = &job.step {
                 // The server is too old only for what another of them has sent: this one goes again.
                 let has = sent.protocol_instead();
-                if has.is_some_and(|has| has.min_version() >= job.session.needs(trip).min_version()) {
+                if has.is_some_and(|has| has.min_version() >= job.session.allowance.needs(trip).min_version())
+                {
                     continue;
                 }
                 let replies = job.session.heard(trip, sent);

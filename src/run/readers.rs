@@ -50,7 +50,7 @@ impl ReaderCount {
                 _ => return Err(session.error(GiveUp::Unsent, "")),
             }
         }
-        if session.has_failed() {
+        if session.failures.are_unanswered() {
             return Err(session.error(GiveUp::Io, ""));
         }
         let problem = "it is missing whenever it is read and there whenever it is written; are reads sent to a replica?";

@@ -63,7 +63,7 @@ impl Engine {
         let ios: Vec<Io> = under_way.iter().map(|_| Io::new(now)).collect();
         let mut jobs = Vec::with_capacity(under_way.len());
         for ((release, io), session) in under_way.iter().zip(&ios).zip(&mut sessions) {
-            let rules = Box::pin(release.rules(io, session.command_timeout()));
+            let rules = Box::pin(release.rules(io, session.allowance.command_timeout()));
             jobs.push(Job::new(release.lock.key, Begun::begin(io, rules), session));
         }
         self.drive(&mut jobs, |job| Some(job), now);
@@ -82,7 +82,7 @@ impl Engine {
         let (release, mut session) = self.begin_release(lock, &mut Vec::new(), now);
         let (io, outbox) = (Io::new(now), Outbox::default());
         let ended = {
-            let rules = pin!(release.rules(&io, session.command_timeout()));
+            let rules = pin!(release.rules(&io, session.allowance.command_timeout()));
             let mut job = Job::new(release.lock.key, Begun::begin(&io, rules), &mut session);
             job.run(now);
             job.outcome(&outbox)
@@ -110,7 +110,7 @@ impl Engine {
         if owed.is_none() {
             session = session.held_until(lease.end, now);
         } else {
-            session.try_itself();
+            session.allowance.try_itself();
         }
         let at_name = self.at_name(holder, options, now);
         match (next.listed(), at_name.as_deref().and_then(AtName::listed)) {
@@ -225,7 +225,7 @@ impl Engine {
         // In doubt, the next thread may have it.
         let end = next.filter(|_| in_doubt).unwrap_or(&lock.lease).end;
         let owed = before.unwrap_or_else(|| self.open_debts.enter(key.clone(), end, now));
-        let again = if session.may_pass(reason) {
+        let again = if session.failures.may_pass(reason) {
             self.owe_release(lock, owed, reason, next, now)
         } else {
             Err(lock.holder)

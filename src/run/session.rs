@@ -11,7 +11,7 @@ use proto::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 
 use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
-use crate::net::{Failure, KeyTrip, Limits, Refusal, Sent, Stop};
+use crate::net::{Failure, KeyTrip, Sent, Stop};
 use crate::report::error::Error;
 use crate::system::clock;
 use allowance::Allowance;
@@ -21,8 +21,8 @@ use failures::{Failures, unanswered};
 pub(super) struct Session<'a> {
     engine: &'a Engine,
     key: &'a Key,
-    allowance: Allowance<'a>,
-    failures: Failures,
+    pub(super) allowance: Allowance<'a>,
+    pub(super) failures: Failures,
     /// When the last trip was answered, if that is known.
     answered_at: Option<Now>,
     /// Where to put what is to be reported later; `None` if it is reported at once.
@@ -77,24 +77,9 @@ impl<'a> Session<'a> {
         Self { allowance: self.allowance.held_until(end, now), ..self }
     }
 
-    /// Has the session try to connect itself: its attempt comes after others, when it is due.
-    pub(super) fn try_itself(&mut self) {
-        self.allowance.try_itself();
-    }
-
     /// Returns the session as one that reports later: something is locked meanwhile.
     pub(super) fn reporting_to(self, outbox: &'a Outbox) -> Self {
         Self { outbox: Some(outbox), ..self }
-    }
-
-    /// How long a command may take from its call on.
-    pub(super) fn command_timeout(&self) -> Duration {
-        self.allowance.command_timeout()
-    }
-
-    /// Gives the commands that follow the time of a call that begins now.
-    pub(super) fn begin_anew(&mut self, now: Now) {
-        self.allowance.begin_anew(now);
     }
 
     /// Has the session also take entries from waiting lists, along with the command that deletes the key.
@@ -104,7 +89,7 @@ impl<'a> Session<'a> {
 
     /// Probes whether the server has what the lock's protocol needs, if that is not known.
     pub(super) fn probe(&self, now: Now) -> Result<(), Failure> {
-        let limits = self.limits(&Trip::of(Command::Get), now);
+        let limits = self.allowance.limits(&Trip::of(Command::Get), now);
         self.engine.backend.probe(self.key, self.allowance.protocol(), &limits)
     }
 
@@ -115,8 +100,8 @@ impl<'a> Session<'a> {
 
     /// Makes a trip to the server. Returns the rules' replies.
     pub(super) fn send(&mut self, trip: &Trip, now: Now) -> Replies {
-        self.spend(now);
-        let limits = self.limits(trip, now);
+        self.allowance.spend(now);
+        let limits = self.allowance.limits(trip, now);
         if self.failures.last().is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent.into();
         }
@@ -209,56 +194,10 @@ impl<'a> Session<'a> {
     }
 }
 
-impl<'a> Session<'a> {
-    /// Returns the limits of a trip that is decided on now.
-    #[inline]
-    pub(super) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
-        self.allowance.limits(trip, now)
-    }
-
-    /// Returns the limits of commands of several calls that go together.
-    pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
-        self.allowance.limits_together(needs, now)
-    }
-
-    /// Returns the protocol that a server must have to get this trip.
-    pub(super) fn needs(&self, trip: &Trip) -> Protocol {
-        self.allowance.needs(trip)
-    }
-
-    /// Counts the time from when the last trip was sent until its reply was there, which is now.
-    pub(super) fn spend(&mut self, now: Now) {
-        self.allowance.spend(now);
-    }
-
-    /// Returns true if a command has had no connection or no reply, so that the next may not take long.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failures.last().is_some_and(Failure::is_unanswered)
-    }
-
-    /// Returns how the server has refused the last command, if it has.
-    pub(super) fn refusal(&self) -> Option<&Refusal> {
-        self.failures.refusal()
-    }
-
-    /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays.
-    pub(super) fn may_pass(&self, gave_up: GiveUp) -> bool {
-        self.failures.may_pass(gave_up)
-    }
-
+impl Session<'_> {
     /// Notes why a command was not sent. Returns why the call gives up.
     pub(super) fn refuse(&mut self, failure: Failure) -> GiveUp {
         self.reply(Err(failure), "SET", Effect::Reads).gives_up()
-    }
-
-    /// Returns true if the last command was not sent because all connections were in use.
-    pub(super) fn found_all_in_use(&self) -> bool {
-        self.failures.last().is_some_and(Failure::found_all_in_use)
-    }
-
-    /// Forgets for how long the last command of a call waited for a connection: it had little time left.
-    pub(super) fn has_waited(&mut self, total: Duration) {
-        self.failures.has_waited(total);
     }
 
     /// Makes the user's error: an unknown outcome comes first, then the last failure.

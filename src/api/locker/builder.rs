@@ -10,20 +10,10 @@ use std::time::Duration;
 use proto::values::Key;
 
 use super::Locker;
-use super::url::Topology;
-use crate::net::{
-    ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Lender, OneServer, Opener, PROBE, Sentinels, address_of,
-};
+use crate::net::{Deployment, Opening};
 use crate::report::error::Error;
 use crate::report::event::Observer;
 use crate::run::sink::EventSink;
-use crate::values::credentials::CredentialSource;
-
-/// The most connections that a pool opens unless set. A lock needs one only while a command is under way, so this
-/// serves thousands of threads.
-const DEFAULT_POOL_SIZE: u32 = 16;
-/// How long a call retries while the server is unreachable unless set.
-const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
 
 /// The settings of a [`Locker`] that is to be built.
 ///
@@ -42,80 +32,35 @@ const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 #[must_use = "no locker is built until `build` is called"]
 pub struct LockerBuilder {
-    connections: Connections,
-    pool_size: Option<u32>,
-    connect_timeout: Option<Duration>,
-    idle_timeout: Option<Duration>,
-    max_connection_age: Option<Duration>,
-    command_timeout: Duration,
-    retry_for: Duration,
+    servers: Deployment,
+    opening: Opening,
     observer: EventSink,
     holder_name: Option<String>,
-    key_prefix: Key,
-    checks_server: bool,
-    settles: Duration,
-    settles_after_failover: Duration,
-    credentials: Option<CredentialSource>,
-    sentinel_credentials: Option<CredentialSource>,
-    /// True if threads look for a reply before they sleep.
-    spins: bool,
-}
-
-/// Where the locker's connections come from.
-#[derive(Clone)]
-enum Connections {
-    Server(Box<redis::Client>),
-    Several(Topology),
-    /// The user's own pool, of any manager.
-    Lent(Arc<dyn Lender>),
 }
 
 impl fmt::Debug for LockerBuilder {
     /// Leaves the login out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockerBuilder")
-            .field("address", &self.login().map(|client| client.get_connection_info().addr().to_string()))
-            .field("command_timeout", &self.command_timeout)
-            .field("retry_for", &self.retry_for)
+            .field(
+                "address",
+                &self.servers.login().map(|client| client.get_connection_info().addr().to_string()),
+            )
+            .field("command_timeout", &self.opening.command_timeout)
+            .field("retry_for", &self.opening.retry_for)
             .finish_non_exhaustive()
     }
 }
 
 impl LockerBuilder {
-    pub(super) fn new(client: redis::Client) -> Self {
-        Self::over(Connections::Server(Box::new(client)))
+    pub(super) fn on(servers: Deployment) -> Self {
+        Self { servers, opening: Opening::default(), observer: EventSink::default(), holder_name: None }
     }
 
-    pub(super) fn on_several(servers: Topology) -> Self {
-        Self::over(Connections::Several(servers))
-    }
-
-    pub(super) fn on_pool<M>(pool: r2d2::Pool<M>) -> Self
-    where
-        M: r2d2::ManageConnection<Connection = redis::Connection>,
-    {
-        Self::over(Connections::Lent(Arc::new(pool)))
-    }
-
-    fn over(connections: Connections) -> Self {
-        Self {
-            connections,
-            pool_size: None,
-            connect_timeout: None,
-            command_timeout: DEFAULT_COMMAND_TIMEOUT,
-            idle_timeout: None,
-            max_connection_age: None,
-            retry_for: DEFAULT_RETRY_FOR,
-            observer: EventSink::default(),
-            holder_name: None,
-            key_prefix: Key::from(""),
-            checks_server: true,
-            settles: Duration::ZERO,
-            settles_after_failover: Duration::ZERO,
-            credentials: None,
-            sentinel_credentials: None,
-            spins: true,
-        }
+    fn opening(self, change: impl FnOnce(&mut Opening)) -> Self {
+        let mut changed = self;
+        change(&mut changed.opening);
+        changed
     }
 
     /// Sets the maximum number of connections, 16 by default.
@@ -123,7 +68,7 @@ impl LockerBuilder {
     /// A lock uses a connection only while a command is under way, so 16 serve thousands of threads. More help threads
     /// that lock different keys at the same moment. Not for [your own pool](Locker::with_pool), which has its own size.
     pub fn pool_size(self, pool_size: u32) -> Self {
-        Self { pool_size: Some(pool_size), ..self }
+        self.opening(|opening| opening.pool_size = Some(pool_size))
     }
 
     /// Closes connections that were not used for this time, down to one; one minute by default. A burst of calls opens
@@ -132,7 +77,7 @@ impl LockerBuilder {
     /// They are closed up to a quarter of the time later, by a thread that is there while there are several. Not for
     /// [your own pool](Locker::with_pool), which has its own.
     pub fn idle_timeout(self, time: Duration) -> Self {
-        Self { idle_timeout: Some(time), ..self }
+        self.opening(|opening| opening.idle_timeout = Some(time))
     }
 
     /// Uses no connection for longer than this time; without a limit by default. The next command opens another one,
@@ -141,13 +86,13 @@ impl LockerBuilder {
     ///
     /// A command that is under way is not interrupted. Not for [your own pool](Locker::with_pool), which has its own.
     pub fn max_connection_age(self, age: Duration) -> Self {
-        Self { max_connection_age: Some(age), ..self }
+        self.opening(|opening| opening.max_connection_age = Some(age))
     }
 
     /// Limits the time for connecting, 2 s by default. Not for
     /// [your own pool](Locker::with_pool), whose manager connects.
     pub fn connect_timeout(self, limit: Duration) -> Self {
-        Self { connect_timeout: Some(limit), ..self }
+        self.opening(|opening| opening.connect_timeout = Some(limit))
     }
 
     /// Limits the time for one command, 2 s by default.
@@ -155,7 +100,7 @@ impl LockerBuilder {
     /// A call that waits for a lock returns at most this long after its timeout, with
     /// [exceptions](crate::documentation::limits#how-long-a-call-takes).
     pub fn command_timeout(self, limit: Duration) -> Self {
-        Self { command_timeout: limit, ..self }
+        self.opening(|opening| opening.command_timeout = limit)
     }
 
     /// Sets whether a thread that waits for a reply spins before it sleeps. On by default.
@@ -164,7 +109,7 @@ impl LockerBuilder {
     /// between. Where that is often in vain, it is soon left out. Turn it off to count
     /// what a program does, since how often a thread looks depends on the server.
     pub fn spin(self, spins: bool) -> Self {
-        Self { spins, ..self }
+        self.opening(|opening| opening.spins = spins)
     }
 
     /// Limits how long a waiting call retries while the server is unreachable or a replica, or while replies are lost
@@ -179,7 +124,7 @@ impl LockerBuilder {
     /// connections are in use, they wait for one, for at most one command timeout. On
     /// the locker's own connections, a release waits for one until its lease ends.
     pub fn retry_for(self, limit: Duration) -> Self {
-        Self { retry_for: limit, ..self }
+        self.opening(|opening| opening.retry_for = limit)
     }
 
     /// Acquires no locks until the server has run for `time`. Zero by default.
@@ -194,7 +139,7 @@ impl LockerBuilder {
     /// Locks that are held can be extended and released meanwhile. It does not help if locks are lost without a
     /// restart; after a failover, see [`settle_after_failover`](Self::settle_after_failover).
     pub fn settle_after_restart(self, time: Duration) -> Self {
-        Self { settles: time, ..self }
+        self.opening(|opening| opening.settles = time)
     }
 
     /// With Sentinels, acquires no locks until the server has been the master for `time`. Zero by default.
@@ -210,7 +155,7 @@ impl LockerBuilder {
     /// It does not help if the old master goes on granting locks, as it may when the network is partitioned. Set
     /// `min-replicas-to-write` there.
     pub fn settle_after_failover(self, time: Duration) -> Self {
-        Self { settles_after_failover: time, ..self }
+        self.opening(|opening| opening.settles_after_failover = time)
     }
 
     /// Sends no `INFO` on new connections.
@@ -219,7 +164,7 @@ impl LockerBuilder {
     /// server that is too old for a protocol refuses an unknown command. A replica refuses writes, **but up to
     /// Redis 2.4 it accepts them**. On [your own pool](Locker::with_pool), new connections send no `INFO` anyway.
     pub fn skip_server_check(self) -> Self {
-        Self { checks_server: false, ..self }
+        self.opening(|opening| opening.checks_server = false)
     }
 
     /// Sets a name that shows who holds the lock, for example `host:pid`: 1 to 64 bytes of printable
@@ -243,7 +188,7 @@ impl LockerBuilder {
     /// key `app1:report`, which [`Lock::key`](crate::Lock::key), errors and events show. Ruby programs on the same keys
     /// have to write the whole key too, as redis-namespace does.
     pub fn key_prefix(self, prefix: impl Into<Key>) -> Self {
-        Self { key_prefix: prefix.into(), ..self }
+        self.opening(|opening| opening.key_prefix = prefix.into())
     }
 
     /// Sets the observer, which receives the events of the locker's
@@ -275,58 +220,11 @@ impl LockerBuilder {
         if let Some(problem) = self.problem() {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
-        let opener = self.opener();
-        let size = match &self.connections {
-            Connections::Lent(pool) => pool.size(),
-            _ => self.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
-        };
-        let locker = match self.connections {
-            Connections::Several(Topology::Cluster(nodes)) => {
-                let nodes = nodes.iter().filter_map(address_of).collect();
-                Locker::over(Arc::new(ClusterBackend::new(opener, nodes, size, self.retry_for)))
-            }
-            _ => Locker::over(Arc::new(OneServer::new(opener, size, self.retry_for))),
-        };
-        let locker = locker.with_engine(|engine| {
+        let locker = Locker::over(self.servers.open(&self.opening)).with_engine(|engine| {
             engine.observe(self.observer);
             engine.holder_name = self.holder_name.map(Arc::from);
-            engine.begin_keys_with(self.key_prefix);
+            engine.begin_keys_with(self.opening.key_prefix);
         });
         Ok(locker)
     }
-
-    /// Returns what opens the connections, or borrows them.
-    fn opener(&self) -> Opener {
-        let sentinels = match &self.connections {
-            Connections::Several(Topology::Sentinels(clients, master)) => {
-                let mut sentinels = Sentinels::new(clients.clone(), name_of(master));
-                sentinels.credentials.clone_from(&self.sentinel_credentials);
-                Some(sentinels)
-            }
-            _ => None,
-        };
-        let mut opener = match (&self.connections, self.login()) {
-            (Connections::Lent(pool), _) => Opener::borrowing(Arc::clone(pool)),
-            (_, Some(client)) => Opener::new(client.clone(), sentinels),
-            (_, None) => unreachable!("there is a client unless a pool logs in"),
-        };
-        opener.credentials.clone_from(&self.credentials);
-        opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
-        opener.command_timeout = self.command_timeout;
-        opener.idle_timeout = self.idle_timeout.unwrap_or(opener.idle_timeout);
-        opener.max_connection_age = self.max_connection_age;
-        opener.checks_server = self.checks_server;
-        opener.probe_key = Key::from([self.key_prefix.as_bytes(), PROBE.as_bytes()].concat());
-        opener.settles = self.settles;
-        opener.settles_after_failover = self.settles_after_failover;
-        if !self.spins {
-            opener.never_spin();
-        }
-        opener
-    }
-}
-
-/// Returns the name of a master, which stands in place of the host that its client connects to.
-fn name_of(master: &redis::Client) -> String {
-    address_of(master).map(|(name, _)| name).unwrap_or_default()
 }

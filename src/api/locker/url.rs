@@ -3,6 +3,7 @@
 use proto::values::Cut;
 use redis::Client;
 
+use crate::net::Deployment;
 use crate::report::error::Error;
 
 /// The port of a Sentinel that names none.
@@ -68,58 +69,47 @@ fn client_of(text: &str) -> Result<Client, Error> {
     if text.contains("://") { client(text) } else { client(&format!("redis://{text}")) }
 }
 
-/// Servers that are one to the user.
-#[derive(Clone, Debug)]
-pub(super) enum Topology {
-    /// Sentinels, and a client that logs in to the master, in place of whose host it has the master's name.
-    Sentinels(Vec<Client>, Box<Client>),
-    /// Nodes of a cluster.
-    Cluster(Vec<Client>),
+/// Returns the master that Sentinels at these addresses know.
+pub(super) fn sentinels(
+    sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+    master: &str,
+) -> Result<Deployment, Error> {
+    Ok(Deployment::Sentinels(clients(sentinels)?, Box::new(client_of(master)?)))
 }
 
-impl Topology {
-    pub(super) fn sentinels(
-        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
-        master: &str,
-    ) -> Result<Self, Error> {
-        Ok(Self::Sentinels(clients(sentinels)?, Box::new(client_of(master)?)))
-    }
+/// Returns the cluster of nodes at these addresses.
+pub(super) fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Deployment, Error> {
+    clients(nodes).map(Deployment::Cluster)
+}
 
-    pub(super) fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        clients(nodes).map(Self::Cluster)
-    }
-
-    /// Reads `redis+sentinel://[[user]:password@]host[:port][,…]/name[/database][?sentinel_password=…]` or
-    /// `redis+cluster://[[user]:password@]host[:port][,…]`; `None` if it is of another scheme.
-    pub(super) fn read(url: &str) -> Option<Result<Self, Error>> {
-        let (scheme, rest) = url.split_once("://")?;
-        let (scheme, kind) = scheme.split_once('+')?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = hosts.rsplit_once('@').map_or(("", hosts), |(login, hosts)| (login, hosts));
-        let at = |login: &str| if login.is_empty() { String::new() } else { format!("{login}@") };
-        let own = at(login);
-        match kind {
-            "cluster" if !query.is_empty() => {
-                unknown_parameter(query, &[], |_| "a redis+cluster URL has no parameters").err().map(Err)
-            }
-            "cluster" => {
-                Some(Self::cluster(hosts.split(',').map(|host| format!("{scheme}://{own}{host}/{path}"))))
-            }
-            "sentinel" => {
-                let login = match sentinel_login(query) {
-                    Ok(login) => at(&login),
-                    Err(error) => return Some(Err(error)),
-                };
-                let of = |host: &str| {
-                    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-                    let port = if has_port { String::new() } else { format!(":{SENTINEL_PORT}") };
-                    format!("{scheme}://{login}{host}{port}")
-                };
-                Some(Self::sentinels(hosts.split(',').map(of), &format!("{scheme}://{own}{path}")))
-            }
-            _ => None,
+/// Reads `redis+sentinel://[[user]:password@]host[:port][,…]/name[/database][?sentinel_password=…]` or
+/// `redis+cluster://[[user]:password@]host[:port][,…]`; `None` if it is of another scheme.
+pub(super) fn read(url: &str) -> Option<Result<Deployment, Error>> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (scheme, kind) = scheme.split_once('+')?;
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, hosts) = hosts.rsplit_once('@').map_or(("", hosts), |(login, hosts)| (login, hosts));
+    let at = |login: &str| if login.is_empty() { String::new() } else { format!("{login}@") };
+    let own = at(login);
+    match kind {
+        "cluster" if !query.is_empty() => {
+            unknown_parameter(query, &[], |_| "a redis+cluster URL has no parameters").err().map(Err)
         }
+        "cluster" => Some(cluster(hosts.split(',').map(|host| format!("{scheme}://{own}{host}/{path}")))),
+        "sentinel" => {
+            let login = match sentinel_login(query) {
+                Ok(login) => at(&login),
+                Err(error) => return Some(Err(error)),
+            };
+            let of = |host: &str| {
+                let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+                let port = if has_port { String::new() } else { format!(":{SENTINEL_PORT}") };
+                format!("{scheme}://{login}{host}{port}")
+            };
+            Some(sentinels(hosts.split(',').map(of), &format!("{scheme}://{own}{path}")))
+        }
+        _ => None,
     }
 }
 
@@ -162,8 +152,8 @@ mod tests {
             ("unix:///s?database=2", "unknown parameter database; a unix URL has db"),
             ("redis+cluster://h?db=2", "unknown parameter db; a redis+cluster URL has no parameters"),
         ] {
-            let read = Topology::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
-            let error = read.expect_err(url).to_string();
+            let came = read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
+            let error = came.expect_err(url).to_string();
             assert!(error.contains(problem) && !error.contains("secret"), "{url}: {error}");
         }
         for url in [
@@ -186,8 +176,8 @@ mod tests {
             "redis+cluster://:p?zzy@h",
             "redis+sentinel://:p?zzy@h/m",
         ] {
-            let read = Topology::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
-            let error = read.expect_err(url).to_string();
+            let came = read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
+            let error = came.expect_err(url).to_string();
             assert!(error.contains("%3F") && !error.contains("zz"), "{url}: {error}");
         }
     }

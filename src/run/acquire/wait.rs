@@ -68,7 +68,7 @@ impl Engine {
                 self.observer.notify(&Event::NeverExpires { key, state: &LockState::of(state.clone()) });
             }
             Note::RefusedForNow => {
-                if let Some(refusal) = session.refusal() {
+                if let Some(refusal) = session.failures.refusal() {
                     self.observer.notify(&Event::RefusedForNow { key, refusal });
                 }
             }
@@ -296,13 +296,13 @@ impl Wait<'_> {
         let before_deadline = self.call.deadline.is_none_or(|deadline| now < deadline);
         let unreachable = match reason {
             // That all connections are in use says nothing about the server.
-            GiveUp::Unsent => !session.found_all_in_use(),
+            GiveUp::Unsent => !session.failures.found_all_in_use(),
             reason => reason == GiveUp::Io,
         };
         if before_deadline && unreachable {
             self.call.engine.note_unreachable();
         }
-        session.has_waited(now.since(self.call.began.uptime));
+        session.failures.has_waited(now.since(self.call.began.uptime));
         session.take_error(reason, self.call.advice())
     }
 

@@ -27,7 +27,7 @@ pub(in crate::run) struct Allowance<'a> {
 
 impl<'a> Allowance<'a> {
     #[inline]
-    pub(super) fn new(protocol: Protocol, budget: Budget) -> Self {
+    pub(in crate::run) fn new(protocol: Protocol, budget: Budget) -> Self {
         Self {
             protocol,
             budget,
@@ -42,73 +42,73 @@ impl<'a> Allowance<'a> {
 
     /// Returns it as that of a call that acquires, which ends its waits for a connection, and another time for an
     /// unreachable server.
-    pub(super) fn stopped_by(self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
+    pub(in crate::run) fn stopped_by(self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
         Self { stop, acquires: true, budget: Budget { retry_for, ..self.budget }, ..self }
     }
 
     /// Returns it as that of a call that acquires once.
-    pub(super) fn acquiring(self) -> Self {
+    pub(in crate::run) fn acquiring(self) -> Self {
         Self { acquires: true, ..self }
     }
 
     /// Returns it as that of a call that releases a lock, which is held until then.
     #[inline]
-    pub(super) fn held_until(self, end: Option<End>, now: Now) -> Self {
+    pub(in crate::run) fn held_until(self, end: Option<End>, now: Now) -> Self {
         let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
         Self { held_until: Some(end), ..self }
     }
 
     /// Has its commands connect themselves: the attempt comes after others, when it is due.
-    pub(super) fn try_itself(&mut self) {
+    pub(in crate::run) fn try_itself(&mut self) {
         self.tries = true;
     }
 
     /// Gives the commands that follow the time of a call that begins now.
-    pub(super) fn begin_anew(&mut self, now: Now) {
+    pub(in crate::run) fn begin_anew(&mut self, now: Now) {
         self.budget.deadline = Some(now.uptime);
     }
 
-    pub(super) fn protocol(&self) -> Protocol {
+    pub(in crate::run) fn protocol(&self) -> Protocol {
         self.protocol
     }
 
     /// How long a command may take from its call on.
-    pub(super) fn command_timeout(&self) -> Duration {
+    pub(in crate::run) fn command_timeout(&self) -> Duration {
         self.budget.command_timeout
     }
 
     /// Notes when a trip was sent, if it was.
     #[inline]
-    pub(super) fn note_sent(&mut self, at: Option<Uptime>) {
+    pub(in crate::run) fn note_sent(&mut self, at: Option<Uptime>) {
         self.sent_at = at;
     }
 
     /// Counts the time from when the last trip was sent until its reply was there, which is now.
-    pub(super) fn spend(&mut self, now: Now) {
+    pub(in crate::run) fn spend(&mut self, now: Now) {
         self.spent += self.sent_at.take().map_or(Duration::ZERO, |sent_at| now.uptime.since(sent_at));
     }
 
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be
     /// released. Auto manages without transactions, and without a time to live.
-    pub(super) fn needs(&self, trip: &Trip) -> Protocol {
+    pub(in crate::run) fn needs(&self, trip: &Trip) -> Protocol {
         if self.protocol == Protocol::Auto { trip.needs() } else { self.protocol }
     }
 
     /// Returns until when the reply to a command is waited for that is decided on now.
-    pub(super) fn ends(&self, now: Now) -> Uptime {
+    pub(in crate::run) fn ends(&self, now: Now) -> Uptime {
         Limits::within(self.budget_from(now), now).answered_by
     }
 
     /// Returns the limits of a trip that is decided on now.
     #[inline]
-    pub(super) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
+    pub(in crate::run) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
         let grants = self.acquires && trip.command.may_grant();
         Limits { grants, stop: self.stop, ..self.limits_together(self.needs(trip), now) }
     }
 
     /// Returns the limits of commands of several calls that go together.
     #[inline]
-    pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
+    pub(in crate::run) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
         let limits = Limits::within(self.budget_from(now), now);
         let limits = if self.tries { limits.trying() } else { limits };
         Limits { needs, held_until: self.held_until, replied_within: self.time_left(), ..limits }

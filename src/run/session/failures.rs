@@ -26,7 +26,7 @@ struct Failed {
 impl Failures {
     /// Notes a failure of a command.
     #[cold]
-    pub(super) fn note(&mut self, command: &'static str, failure: Failure, effect: Effect) {
+    pub(in crate::run) fn note(&mut self, command: &'static str, failure: Failure, effect: Effect) {
         let failed = self.0.get_or_insert_default();
         if let (Failure::Lost(error), Effect::Changes) = (&failure, effect) {
             failed.unanswered = Some((command, error.clone()));
@@ -36,17 +36,27 @@ impl Failures {
 
     /// Returns how the last command has failed, if one has.
     #[inline]
-    pub(super) fn last(&self) -> Option<&Failure> {
+    pub(in crate::run) fn last(&self) -> Option<&Failure> {
         Some(&self.0.as_deref()?.last.as_ref()?.1)
     }
 
+    /// Returns true if a command has had no connection or no reply, so that the next may not take long.
+    pub(in crate::run) fn are_unanswered(&self) -> bool {
+        self.last().is_some_and(Failure::is_unanswered)
+    }
+
+    /// Returns true if the last command was not sent because all connections were in use.
+    pub(in crate::run) fn found_all_in_use(&self) -> bool {
+        self.last().is_some_and(Failure::found_all_in_use)
+    }
+
     /// Returns how the server has refused the last command, if it has.
-    pub(super) fn refusal(&self) -> Option<&Refusal> {
+    pub(in crate::run) fn refusal(&self) -> Option<&Refusal> {
         if let Failure::Refused(refusal) = self.last()? { Some(refusal) } else { None }
     }
 
     /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays.
-    pub(super) fn may_pass(&self, gave_up: GiveUp) -> bool {
+    pub(in crate::run) fn may_pass(&self, gave_up: GiveUp) -> bool {
         match gave_up {
             // A password may be about to change on this side as well.
             GiveUp::Refused => self.refusal().is_some_and(|refusal| {
@@ -58,7 +68,7 @@ impl Failures {
     }
 
     /// Forgets for how long the last command of a call waited for a connection: it had little time left.
-    pub(super) fn has_waited(&mut self, total: Duration) {
+    pub(in crate::run) fn has_waited(&mut self, total: Duration) {
         let last = self.0.as_deref_mut().and_then(|failed| failed.last.as_mut());
         if let Some((_, Failure::Unreachable { waited, .. })) = last
             && *waited < total / 2
@@ -69,7 +79,7 @@ impl Failures {
 
     /// Makes the user's error of a call by this protocol, and forgets the failure that it names. An unknown outcome
     /// comes first, then the last failure.
-    pub(super) fn take_error(
+    pub(in crate::run) fn take_error(
         &mut self,
         key: &Key,
         protocol: Protocol,

@@ -1,11 +1,11 @@
 //! How the connections of a locker log in, and what the tool needs of that.
 
-use std::borrow::Cow;
 use std::io;
 
-use super::{Connections, LockerBuilder};
-use crate::api::locker::url::Topology;
-use crate::net::{Failure, logging_in};
+use super::LockerBuilder;
+#[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
+use crate::net::Deployment;
+use crate::net::Failure;
 #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
 use crate::report::error::Error;
 use crate::values::credentials::{CredentialSource, Credentials};
@@ -32,12 +32,12 @@ impl LockerBuilder {
     /// # Ok::<(), setnx_lock::Error>(())
     /// ```
     pub fn credentials(self, source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
-        Self { credentials: Some(CredentialSource::new(source)), ..self }
+        self.opening(|opening| opening.credentials = Some(CredentialSource::new(source)))
     }
 
     /// Sets a function that returns the login to the Sentinels, in the way of [`credentials`](Self::credentials).
     pub fn sentinel_credentials(self, source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
-        Self { sentinel_credentials: Some(CredentialSource::new(source)), ..self }
+        self.opening(|opening| opening.sentinel_credentials = Some(CredentialSource::new(source)))
     }
 
     /// Sets the certificates of TLS: the private CA that signed the server's (`root_cert`), and the client's own
@@ -83,18 +83,12 @@ impl LockerBuilder {
                 .map_err(|error| Error::invalid_locker(format!("invalid TLS certificates: {error}")))?;
             Ok(())
         };
-        match &mut self.connections {
-            Connections::Server(client) => with(client)?,
-            Connections::Several(Topology::Cluster(nodes)) => nodes.iter_mut().try_for_each(with)?,
-            Connections::Several(Topology::Sentinels(sentinels, master)) => {
-                sentinels.iter_mut().chain([&mut **master]).try_for_each(with)?;
-            }
-            Connections::Lent(_) => {
-                return Err(Error::invalid_locker(
-                    "a pool of your own has its TLS certificates already; set them there",
-                ));
-            }
+        if let Deployment::Pool(_) = self.servers {
+            return Err(Error::invalid_locker(
+                "a pool of your own has its TLS certificates already; set them there",
+            ));
         }
+        self.servers.clients().into_iter().try_for_each(with)?;
         Ok(self)
     }
 
@@ -102,21 +96,14 @@ impl LockerBuilder {
     #[doc(hidden)]
     #[must_use]
     pub fn has_password(&self) -> bool {
-        let settings = self.login().map(|client| client.get_connection_info().redis_settings());
+        let settings = self.servers.login().map(|client| client.get_connection_info().redis_settings());
         settings.is_some_and(|settings| settings.password().is_some())
     }
 
     /// For the tool: returns clients of the servers to try in turn; for a cluster, of the named nodes.
     #[doc(hidden)]
     pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
-        if let Connections::Several(Topology::Cluster(nodes)) = &self.connections {
-            let client = |node| {
-                let client = logging_in(node, self.credentials.as_ref());
-                client.map(Cow::into_owned).map_err(|error| io::Error::other(error.to_string()))
-            };
-            return nodes.iter().map(client).collect();
-        }
-        self.opener().find_server().map(|client| vec![client]).map_err(|error| {
+        self.servers.find(&self.opening).map_err(|error| {
             let kind = if matches!(error, Failure::Refused(_)) {
                 io::ErrorKind::PermissionDenied
             } else {
@@ -124,16 +111,5 @@ impl LockerBuilder {
             };
             io::Error::new(kind, error.to_string())
         })
-    }
-
-    /// Returns the client that logs in to the server.
-    pub(super) fn login(&self) -> Option<&redis::Client> {
-        match &self.connections {
-            Connections::Server(client) | Connections::Several(Topology::Sentinels(_, client)) => {
-                Some(client)
-            }
-            Connections::Several(Topology::Cluster(nodes)) => nodes.first(),
-            Connections::Lent(_) => None,
-        }
     }
 }
