@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::redis;
-use setnx_lock::{Error, Key, Lock, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock, Semaphore};
+use setnx_lock::{
+    Error, Key, Lock, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock, Semaphore,
+};
 use setnx_lock_testing::TestServer;
 use testkit::cluster::Cluster;
 
@@ -43,6 +45,7 @@ fn a_cluster_has_each_key_on_its_node_and_follows_it() -> Outcome {
     let cluster = Cluster::start(DOWN_AFTER)?;
     keys_beside_a_key_are_on_its_node(&cluster)?;
     several_keys_are_held_wherever_they_are(&cluster)?;
+    keys_are_granted_together_only_while_all_leases_last(&cluster)?;
     side_keys::permits_of_one_slot_notify(&cluster)?;
     the_process_that_has_waited_longest_is_next(&cluster)?;
     a_waiting_list_is_where_it_is(&cluster)?;
@@ -108,6 +111,25 @@ fn several_keys_are_held_wherever_they_are(cluster: &Cluster) -> Outcome {
         reading.release()?;
         readers.write()?.release()?;
     }
+    Ok(())
+}
+
+/// One node answers at once, and the other after the lease of what the first has granted.
+fn keys_are_granted_together_only_while_all_leases_last(cluster: &Cluster) -> Outcome {
+    let locker = Locker::cluster_builder(cluster.addresses())?.command_timeout(LONG).build()?;
+    let owner = |key: &str| cluster.owner(cluster.slot(key)?);
+    let first = "lasting:0".to_owned();
+    let mut names = (1..).map(|n| format!("lasting:{n}"));
+    let at_first = owner(&first)?;
+    let other = names.find(|name| owner(name).is_ok_and(|owner| owner != at_first)).unwrap();
+    let options = LockOptions::expiring_after(millis(2000)).timeout(LONG);
+    let all = MultiLock::new(&locker, [first.as_str(), &other], options)?;
+    // Connections to both are there.
+    all.lock()?.release()?;
+    cluster.ask::<()>(owner(&other)?, redis::cmd("CLIENT").arg("PAUSE").arg(2600))?;
+    let held = all.lock()?;
+    held.ensure_held()?;
+    held.release()?;
     Ok(())
 }
 
