@@ -1,8 +1,8 @@
 //! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together
 //! with which other commands, is known here and nowhere above. A thread that has its reply holds no connection (I9).
 //!
-//! Parts that change for different reasons: `lanes`, by which threads
-//! share connections; `connections`; and `item`, what goes over them.
+//! Parts that change for different reasons: `deployment`, what is opened; `connections`; `lanes`, by which threads share
+//! them; `jobs` and `trip`, what goes over them; and `server/again.rs`, what goes again.
 
 mod abilities;
 mod cluster;

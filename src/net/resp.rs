@@ -65,8 +65,9 @@ pub(super) enum Form {
     List,
     /// To EXEC: nil if it was not carried out.
     ListOrNil,
-    /// To ASKING, whose reply nobody reads.
+    /// To ASKING. It is dropped.
     Asked,
+    /// Any reply fits.
     Any,
 }
 

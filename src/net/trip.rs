@@ -9,7 +9,7 @@
 //!
 //! So threads that change keys by transactions share two trips; of several that change one key, the first does. MULTI
 //! goes with what is watched: a server that refuses it does so before any change is on its way. If one of the keys was
-//! written meanwhile, none is changed: that is [undecided](Undecided) for each key, which then goes alone.
+//! written meanwhile, none is changed. That decides nothing about a key, which goes again: see `server/again.rs`.
 
 use std::collections::BTreeSet;
 use std::mem;

@@ -200,7 +200,7 @@ impl<'a> Call<'a> {
     pub(crate) fn ask_all(&self, asked: &mut [Asked<'_>]) {
         let backend = &self.engine.backend;
         let [first, ..] = asked else { return };
-        let limits = self.session(first.key).allowance.limits(&first.trip, first.at);
+        let limits = self.session(first.key).limits.of(&first.trip, first.at);
         match &mut *asked {
             [one] => one.sent = backend.send(&KeyTrip::new(one.key, &one.trip), &limits),
             many => {

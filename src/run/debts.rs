@@ -247,8 +247,8 @@ impl Engine {
         let trips: Vec<_> = in_doubt.iter().map(|debt| KeyTrip::new(&debt.key, &get)).collect();
         let Some(first) = trips.first() else { return held };
         let mut session = Session::new(self, first.key, Protocol::Classic, Some(now.uptime));
-        session.allowance.try_itself();
-        let found = self.backend.send_all(&trips, &session.allowance.limits(&get, now));
+        session.limits.try_itself();
+        let found = self.backend.send_all(&trips, &session.limits.of(&get, now));
         let now = clock::now();
         let mut later = Vec::new();
         for (mut debt, Sent { reply: found, .. }) in in_doubt.into_iter().zip(found) {

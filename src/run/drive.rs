@@ -40,7 +40,7 @@ impl<'j, 'a, R: Rules> Job<'j, 'a, R> {
     /// Returns the trip that is to be made now. A task whose call has
     /// failed and has no time left ends as if there were no connection.
     fn next(&mut self, now: Now) -> Option<&Trip> {
-        self.session.allowance.spend(now);
+        self.session.limits.spend(now);
         if self.session.is_over(now) {
             self.abandon(now);
         }
@@ -98,7 +98,7 @@ impl Engine {
         let now = clock::now();
         others.extract_if(.., |job| is_hung(job)).for_each(|job| job.run(now));
         for job in &mut others {
-            job.session.allowance.begin_anew(now);
+            job.session.limits.begin_anew(now);
         }
         self.go_together(&mut others, now);
         for job in others {
@@ -131,10 +131,10 @@ impl Engine {
         let trips = jobs.iter().filter_map(|job| Some(job.session.trip(job.trip()?)));
         let trips: Vec<KeyTrip<'_>> = trips.collect();
         let needs = |job: &&mut Job<'_, '_, R>| {
-            job.trip().map_or(Protocol::Classic, |trip| job.session.allowance.needs(trip))
+            job.trip().map_or(Protocol::Classic, |trip| job.session.limits.needs(trip))
         };
         let needs = jobs.iter().map(needs).max_by_key(|protocol| protocol.min_version()).unwrap_or_default();
-        let sent = self.backend.send_all(&trips, &jobs[0].session.allowance.limits_together(needs, now));
+        let sent = self.backend.send_all(&trips, &jobs[0].session.limits.together(needs, now));
         drop(trips);
         let now = clock::now();
         let mut went = false;
@@ -142,8 +142,7 @@ impl Engine {
             if let Step::Send(trip) = &job.step {
                 // The server is too old only for what another of them has sent: this one goes again.
                 let has = sent.protocol_instead();
-                if has.is_some_and(|has| has.min_version() >= job.session.allowance.needs(trip).min_version())
-                {
+                if has.is_some_and(|has| has.min_version() >= job.session.limits.needs(trip).min_version()) {
                     continue;
                 }
                 let replies = job.session.heard(trip, sent);

@@ -63,7 +63,7 @@ impl Engine {
         let ios: Vec<Io> = under_way.iter().map(|_| Io::new(now)).collect();
         let mut jobs = Vec::with_capacity(under_way.len());
         for ((release, io), session) in under_way.iter().zip(&ios).zip(&mut sessions) {
-            let rules = Box::pin(release.rules(io, session.allowance.command_timeout()));
+            let rules = Box::pin(release.rules(io, session.limits.command_timeout()));
             jobs.push(Job::new(release.lock.key, Begun::begin(io, rules), session));
         }
         self.drive(&mut jobs, |job| Some(job), now);
@@ -82,7 +82,7 @@ impl Engine {
         let (release, mut session) = self.begin_release(lock, &mut Vec::new(), now);
         let (io, outbox) = (Io::new(now), Outbox::default());
         let ended = {
-            let rules = pin!(release.rules(&io, session.allowance.command_timeout()));
+            let rules = pin!(release.rules(&io, session.limits.command_timeout()));
             let mut job = Job::new(release.lock.key, Begun::begin(&io, rules), &mut session);
             job.run(now);
             job.outcome(&outbox)
@@ -110,7 +110,7 @@ impl Engine {
         if owed.is_none() {
             session = session.held_until(lease.end, now);
         } else {
-            session.allowance.try_itself();
+            session.limits.try_itself();
         }
         let at_name = self.at_name(holder, options, now);
         match (next.listed(), at_name.as_deref().and_then(AtName::listed)) {

@@ -1,6 +1,6 @@
 //! A session: what one call sends for one lock, what it may do, and how it has failed.
 
-mod allowance;
+mod call_limits;
 mod failures;
 
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::outbox::{LateReport, Outbox};
 use crate::net::{Failure, KeyTrip, Sent, Stop};
 use crate::report::error::Error;
 use crate::system::clock;
-use allowance::Allowance;
+use call_limits::CallLimits;
 use failures::{Failures, unanswered};
 
 /// What one call sends for one lock.
 pub(super) struct Session<'a> {
     engine: &'a Engine,
     key: &'a Key,
-    pub(super) allowance: Allowance<'a>,
+    pub(super) limits: CallLimits<'a>,
     pub(super) failures: Failures,
     /// When the last trip was answered, if that is known.
     answered_at: Option<Now>,
@@ -51,7 +51,7 @@ impl<'a> Session<'a> {
         Self {
             engine,
             key,
-            allowance: Allowance::new(protocol, engine.budget(deadline)),
+            limits: CallLimits::new(protocol, engine.budget(deadline)),
             failures: Failures::default(),
             answered_at: None,
             outbox: None,
@@ -63,18 +63,18 @@ impl<'a> Session<'a> {
     /// Returns the session as that of a call that acquires, which ends its
     /// waits for a connection, and another time for an unreachable server.
     pub(super) fn stopped_by(self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
-        Self { allowance: self.allowance.stopped_by(stop, retry_for), ..self }
+        Self { limits: self.limits.stopped_by(stop, retry_for), ..self }
     }
 
     /// Returns the session as that of a call that acquires once.
     pub(super) fn acquiring(self) -> Self {
-        Self { allowance: self.allowance.acquiring(), ..self }
+        Self { limits: self.limits.acquiring(), ..self }
     }
 
     /// Returns the session as that of a call that releases a lock, which is held until then.
     #[inline]
     pub(super) fn held_until(self, end: Option<End>, now: Now) -> Self {
-        Self { allowance: self.allowance.held_until(end, now), ..self }
+        Self { limits: self.limits.held_until(end, now), ..self }
     }
 
     /// Returns the session as one that reports later: something is locked meanwhile.
@@ -89,19 +89,19 @@ impl<'a> Session<'a> {
 
     /// Probes whether the server has what the lock's protocol needs, if that is not known.
     pub(super) fn probe(&self, now: Now) -> Result<(), Failure> {
-        let limits = self.allowance.limits(&Trip::of(Command::Get), now);
-        self.engine.backend.probe(self.key, self.allowance.protocol(), &limits)
+        let limits = self.limits.of(&Trip::of(Command::Get), now);
+        self.engine.backend.probe(self.key, self.limits.protocol(), &limits)
     }
 
     /// Returns true if a command has failed, and there is no time for another.
     pub(super) fn is_over(&self, now: Now) -> bool {
-        self.failures.last().is_some() && now.uptime >= self.allowance.ends(now)
+        self.failures.last().is_some() && now.uptime >= self.limits.ends(now)
     }
 
     /// Makes a trip to the server. Returns the rules' replies.
     pub(super) fn send(&mut self, trip: &Trip, now: Now) -> Replies {
-        self.allowance.spend(now);
-        let limits = self.allowance.limits(trip, now);
+        self.limits.spend(now);
+        let limits = self.limits.of(trip, now);
         if self.failures.last().is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent.into();
         }
@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
     pub(super) fn heard(&mut self, trip: &Trip, sent: Sent) -> Replies {
         let Sent { found, mut reply, mut behind, epoch, began_at, at, changed_by, .. } = sent;
         self.answered_at = at;
-        self.allowance.note_sent(began_at);
+        self.limits.note_sent(began_at);
         // A command on the waiting list may be refused, which is no failure of the call.
         if let Command::Waiting(_) = trip.command {
             match behind {
@@ -172,7 +172,7 @@ impl<'a> Session<'a> {
 
     #[cold]
     fn failed(&mut self, failure: Failure, command: &'static str, effect: Effect) -> Reply {
-        let reply = unanswered(&failure, self.allowance.protocol());
+        let reply = unanswered(&failure, self.limits.protocol());
         // A server that has no GETDEL gets DEL.
         let goes_on = command == "GETDEL" && reply == Reply::Refused(WhyRefused::Command);
         if reply == Reply::TooLate || goes_on {
@@ -207,6 +207,6 @@ impl Session<'_> {
 
     /// Makes the user's error, and forgets the failure that it names.
     pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
-        self.failures.take_error(self.key, self.allowance.protocol(), reason, advice)
+        self.failures.take_error(self.key, self.limits.protocol(), reason, advice)
     }
 }

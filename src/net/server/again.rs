@@ -49,12 +49,12 @@ struct Part {
     /// Their places in the list.
     places: Vec<usize>,
     batching: Batching,
-    first: Prelude,
+    first: FirstStep,
 }
 
 /// What comes before they go.
 #[derive(Clone)]
-enum Prelude {
+enum FirstStep {
     Nothing,
     /// They were sent then, by a command that compares, and have as much time as is left.
     Compared(Option<Uptime>),
@@ -66,7 +66,7 @@ enum Prelude {
     Ping,
 }
 
-impl Prelude {
+impl FirstStep {
     /// Returns true if it is the same, but for how long.
     fn is_as(&self, other: &Self) -> bool {
         mem::discriminant(self) == mem::discriminant(other)
@@ -78,7 +78,7 @@ enum Follows {
     /// It goes with fewer others.
     Apart,
     /// It goes with the same.
-    Again(Prelude),
+    Again(FirstStep),
 }
 
 impl OneServer {
@@ -106,13 +106,18 @@ impl OneServer {
         match sent {
             Some((sent, batching)) => {
                 rest.sent = sent;
-                self.judge(&mut rest, Part { places: all, batching, first: Prelude::Nothing }, &get, limits);
+                self.judge(
+                    &mut rest,
+                    Part { places: all, batching, first: FirstStep::Nothing },
+                    &get,
+                    limits,
+                );
             }
             None => {
                 let unsent = || Sent { undecided: Some(Undecided::Unsent), ..Sent::default() };
                 rest.sent = trips.iter().map(|_| unsent()).collect();
                 // First what needs no transaction.
-                rest.pending = self.by_slot(trips, all, &Prelude::Nothing).into_iter().rev().collect();
+                rest.pending = self.by_slot(trips, all, &FirstStep::Nothing).into_iter().rev().collect();
             }
         }
         // Transactions of several slots need a connection each. Other users of a pool need some as well.
@@ -159,13 +164,13 @@ impl OneServer {
             Some(_) => Ok(true),
             None => self.is_due(&part.first, batch[0].key, &mut limits, said),
         };
-        let began = if let Prelude::Pause(..) = part.first { clock::uptime() } else { taken_at };
+        let began = if let FirstStep::Pause(..) = part.first { clock::uptime() } else { taken_at };
         let sent: Vec<Sent> = match (stuck, is_due) {
             (Some(failure), _) => failed(failure.after(began.since(limits.waits_since))),
             (None, Err(failure)) => failed(failure),
             (None, Ok(true)) => self.carry_all(&batch, part.batching, &limits),
             // That the key was found to hold something else is half of what they come to.
-            (None, Ok(false)) if matches!(part.first, Prelude::Compared(_)) => {
+            (None, Ok(false)) if matches!(part.first, FirstStep::Compared(_)) => {
                 failed(self.given_up(Undecided::Unsent, &limits))
             }
             // What they came to before counts.
@@ -186,22 +191,22 @@ impl OneServer {
     /// Does what comes before trips are sent. Returns whether there is time for them.
     fn is_due(
         &self,
-        first: &Prelude,
+        first: &FirstStep,
         key: &Key,
         limits: &mut Limits<'_>,
         said: &mut Said,
     ) -> Result<bool, Failure> {
         limits.decided_at = clock::now();
         match first {
-            Prelude::Nothing | Prelude::Master => {}
-            Prelude::Compared(sent_at) => *limits = limits.after(*sent_at, limits.decided_at),
-            Prelude::Pause(until, why) => {
+            FirstStep::Nothing | FirstStep::Master => {}
+            FirstStep::Compared(sent_at) => *limits = limits.after(*sent_at, limits.decided_at),
+            FirstStep::Pause(until, why) => {
                 if let Some(why) = why {
                     said.waits(key, why, limits);
                 }
                 return Ok(pause(limits, *until));
             }
-            Prelude::Ping => return self.is_too_old(key, limits).map(|is_too_old| !is_too_old),
+            FirstStep::Ping => return self.is_too_old(key, limits).map(|is_too_old| !is_too_old),
         }
         Ok(limits.decided_at.uptime < limits.answered_by)
     }
@@ -224,7 +229,7 @@ impl OneServer {
     /// Has those of a part go again of which it follows from what came of them.
     fn judge<'a>(&self, rest: &mut Rest<'a>, part: Part, get: &'a Trip, limits: &Limits<'_>) {
         let (mut apart, mut learned) = (Vec::new(), false);
-        let mut again: Vec<(Prelude, Vec<usize>)> = Vec::new();
+        let mut again: Vec<(FirstStep, Vec<usize>)> = Vec::new();
         for at in part.places {
             let (trip, sent) = (&mut rest.trips[at], &rest.sent[at]);
             if matches!(sent.undecided, Some(Undecided::CrossSlot)) {
@@ -232,8 +237,8 @@ impl OneServer {
             }
             let follows = self.follows(trip, sent, &part.first, limits);
             *trip = match (&follows, &sent.reply) {
-                (Some(Follows::Again(Prelude::Compared(_))), Some(Ok(_))) => KeyTrip::new(trip.key, get),
-                (Some(Follows::Again(Prelude::Compared(_))), _) => {
+                (Some(Follows::Again(FirstStep::Compared(_))), Some(Ok(_))) => KeyTrip::new(trip.key, get),
+                (Some(Follows::Again(FirstStep::Compared(_))), _) => {
                     KeyTrip { compares: None, ..sent.again(trip) }
                 }
                 _ => sent.again(trip),
@@ -247,9 +252,9 @@ impl OneServer {
                 },
             }
         }
-        let alone = |places| Part { places, batching: Batching::Alone, first: Prelude::Nothing };
+        let alone = |places| Part { places, batching: Batching::Alone, first: FirstStep::Nothing };
         if learned {
-            rest.pending.extend(self.by_slot(&rest.trips, apart, &Prelude::Nothing));
+            rest.pending.extend(self.by_slot(&rest.trips, apart, &FirstStep::Nothing));
         } else if part.batching != Batching::Alone {
             // Others shared it.
             rest.pending.extend(Some(apart).filter(|apart| !apart.is_empty()).map(alone));
@@ -269,7 +274,7 @@ impl OneServer {
         &self,
         trip: &KeyTrip<'_>,
         sent: &Sent,
-        before: &Prelude,
+        before: &FirstStep,
         limits: &Limits<'_>,
     ) -> Option<Follows> {
         Some(match (&sent.undecided, trip.compares, &sent.reply) {
@@ -278,24 +283,24 @@ impl OneServer {
                 self.dialing.leave_alone(clock::uptime());
                 let is_connected = self.opener.is_connected();
                 let until = if is_connected { limits.connected_by } else { limits.accepted_by };
-                Follows::Again(Prelude::Pause(until, None))
+                Follows::Again(FirstStep::Pause(until, None))
             }
             (Some(Undecided::Settles(refusal)), ..) => {
-                Follows::Again(Prelude::Pause(limits.accepted_by, Some(refusal.clone())))
+                Follows::Again(FirstStep::Pause(limits.accepted_by, Some(refusal.clone())))
             }
             // Of several servers behind one address some may be older.
-            (Some(Undecided::TooOld(_)), ..) if matches!(before, Prelude::Ping) => return None,
-            (Some(Undecided::TooOld(_)), ..) => Follows::Again(Prelude::Ping),
+            (Some(Undecided::TooOld(_)), ..) if matches!(before, FirstStep::Ping) => return None,
+            (Some(Undecided::TooOld(_)), ..) => Follows::Again(FirstStep::Ping),
             (None, ..) if is_read_only(sent) && self.opener.finds_master() => Follows::Again(match before {
-                Prelude::Master | Prelude::Pause(..) => Prelude::Pause(limits.reachable_by, None),
-                _ => Prelude::Master,
+                FirstStep::Master | FirstStep::Pause(..) => FirstStep::Pause(limits.reachable_by, None),
+                _ => FirstStep::Master,
             }),
             (None, Some(_), Some(Err(Failure::Refused(refusal)))) if lacks(refusal) => {
                 self.opener.health.refuses_to_compare();
-                Follows::Again(Prelude::Compared(sent.began_at))
+                Follows::Again(FirstStep::Compared(sent.began_at))
             }
             (None, Some(_), Some(Ok(Reply::Executed(None)))) => {
-                Follows::Again(Prelude::Compared(sent.began_at))
+                Follows::Again(FirstStep::Compared(sent.began_at))
             }
             _ => return None,
         })
@@ -315,7 +320,7 @@ impl OneServer {
     }
 
     /// Divides places of trips by their slots.
-    fn by_slot(&self, trips: &[KeyTrip<'_>], places: Vec<usize>, first: &Prelude) -> Vec<Part> {
+    fn by_slot(&self, trips: &[KeyTrip<'_>], places: Vec<usize>, first: &FirstStep) -> Vec<Part> {
         let mut slots: BTreeMap<Option<u16>, Vec<usize>> = BTreeMap::new();
         for at in places {
             slots.entry(self.slot(&trips[at])).or_default().push(at);

@@ -73,7 +73,7 @@ impl OneServer {
             let is_closed = matches!(ended, Closed::OnWatch(_)) && error.is_disconnect();
             closed += u32::from(is_closed);
             if closed >= HANG_UPS {
-                // The connections had just answered GET.
+                // Each time the server had just answered GET.
                 abilities.note_hang_up(tried);
                 return lacks(Refusal::too_old(tried, TooOld::HangsUp));
             }
@@ -116,7 +116,8 @@ enum Closed {
 }
 
 impl OneServer {
-    /// Probes what a protocol needs, after a GET where the connection has to prove that it works. Fails if there is none.
+    /// Probes what a protocol needs, after a GET where the server has to prove that it answers. Fails if there is no
+    /// connection.
     fn probe_once(
         &self,
         key: &Key,

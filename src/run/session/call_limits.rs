@@ -9,7 +9,7 @@ use proto::values::{Now, Protocol, Uptime};
 use crate::net::{Budget, Limits, NeverStops, Stop};
 
 /// What a call may do, and until when.
-pub(in crate::run) struct Allowance<'a> {
+pub(in crate::run) struct CallLimits<'a> {
     /// As the options say, so that it may be [`Protocol::Auto`].
     protocol: Protocol,
     budget: Budget,
@@ -25,7 +25,7 @@ pub(in crate::run) struct Allowance<'a> {
     spent: Duration,
 }
 
-impl<'a> Allowance<'a> {
+impl<'a> CallLimits<'a> {
     #[inline]
     pub(in crate::run) fn new(protocol: Protocol, budget: Budget) -> Self {
         Self {
@@ -101,14 +101,14 @@ impl<'a> Allowance<'a> {
 
     /// Returns the limits of a trip that is decided on now.
     #[inline]
-    pub(in crate::run) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
+    pub(in crate::run) fn of(&self, trip: &Trip, now: Now) -> Limits<'a> {
         let grants = self.acquires && trip.command.may_grant();
-        Limits { grants, stop: self.stop, ..self.limits_together(self.needs(trip), now) }
+        Limits { grants, stop: self.stop, ..self.together(self.needs(trip), now) }
     }
 
     /// Returns the limits of commands of several calls that go together.
     #[inline]
-    pub(in crate::run) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
+    pub(in crate::run) fn together(&self, needs: Protocol, now: Now) -> Limits<'static> {
         let limits = Limits::within(self.budget_from(now), now);
         let limits = if self.tries { limits.trying() } else { limits };
         Limits { needs, held_until: self.held_until, replied_within: self.time_left(), ..limits }
