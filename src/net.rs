@@ -6,7 +6,6 @@
 
 mod abilities;
 mod cluster;
-mod codec;
 mod connections;
 mod deployment;
 mod errors;
@@ -15,29 +14,37 @@ mod item;
 mod jobs;
 mod lanes;
 mod limits;
+mod packed;
 mod patience;
+mod replies;
+mod request;
 mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod server;
+#[cfg(test)]
+mod test_commands;
 mod threads;
 mod trip;
 
 use std::fmt;
 use std::time::Duration;
 
+use proto::Reply;
 use proto::fencing::Epoch;
 use proto::values::{Key, Now, Protocol, Uptime, Version};
-use proto::{Command, Reply, Trip};
 
 use crate::system::sync;
-use codec::Compares;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
 pub(crate) use deployment::{Deployment, Opening};
 pub(crate) use errors::{Failure, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Limits, NeverStops, Stop};
+pub(crate) use packed::Packed;
+#[cfg(test)]
+pub(crate) use replies::ReadReply;
+pub(crate) use request::{Compares, KeyTrip, Request};
 
 /// The number of a cluster's node. A node that hangs holds up the keys of no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,31 +62,6 @@ impl NodeId {
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// A trip for one key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyTrip<'a> {
-    pub(crate) key: &'a Key,
-    pub(crate) trip: &'a Trip,
-    /// What goes behind the command, instead of what the trip says:
-    /// it may have been carried out before, or goes by itself.
-    pub(crate) behind: Option<&'a Command>,
-    /// Set if the server compares and changes the key in one command. What goes behind that is sent in any case.
-    pub(crate) compares: Option<Compares>,
-    /// True if the server takes over the slot of the key: without ASKING it refuses commands on it.
-    pub(crate) asks: bool,
-}
-
-impl<'a> KeyTrip<'a> {
-    pub(crate) fn new(key: &'a Key, trip: &'a Trip) -> Self {
-        Self { key, trip, behind: trip.behind.as_deref(), compares: None, asks: false }
-    }
-
-    /// Returns true if it changes the key by a transaction.
-    fn transacts(&self) -> bool {
-        self.trip.if_holds.is_some() && self.compares.is_none()
     }
 }
 
@@ -129,8 +111,7 @@ impl Sent {
     pub(crate) fn failed(trip: &KeyTrip<'_>, failure: Failure) -> Self {
         let failed = Some(Err(failure));
         let (found, reply) = if trip.transacts() { (failed, None) } else { (None, failed) };
-        let changed_by = trip.compares.map(|compares| compares.name(&trip.trip.command));
-        Self { found, reply, changed_by, ..Self::default() }
+        Self { found, reply, changed_by: trip.changed_by(), ..Self::default() }
     }
 
     /// Returns how the server was found unreachable, if it was: not by all connections being in use.

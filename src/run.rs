@@ -3,6 +3,7 @@
 
 mod acquire;
 mod changes;
+mod codec;
 mod debts;
 mod drive;
 mod ending;

@@ -191,7 +191,7 @@ pub enum Reply {
     Bulk(Option<Vec<u8>>),
     /// A key that must have no time to live has one: what it holds, and after how long the server removes it.
     Expiring(Box<(Vec<u8>, Duration)>),
-    /// To MGET. A key that holds something else than a string looks absent.
+    /// To MGET and LRANGE, and to LPOP of several lists. A key that holds something else than a string looks absent.
     Bulks(Vec<Option<Vec<u8>>>),
     /// To EXEC: the command's own number, or `None` if it was not carried out because the key was written since WATCH.
     /// The number is for Del how many keys were deleted, for Set 1, for Renew 1 if the counter exists and 0 if not, for

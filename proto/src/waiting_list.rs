@@ -43,7 +43,7 @@ pub enum Waiting {
         /// True if the list can have a time to live.
         expires: bool,
     },
-    /// The reply is how often the channel is there.
+    /// The reply is what is in the list.
     Check {
         /// The channel of the process.
         channel: Vec<u8>,
@@ -127,9 +127,9 @@ impl ListEntry {
         Some(waiting)
     }
 
-    /// Notes how often the entry was found. Returns true if it must be entered again.
-    pub fn found(&mut self, count: i64) -> bool {
-        let is_missing = self.is_listed() && count == 0;
+    /// Notes whether the entry was found. Returns true if it must be entered again.
+    pub fn found(&mut self, is_there: bool) -> bool {
+        let is_missing = self.is_listed() && !is_there;
         if is_missing {
             *self = ListEntry::Out;
         }

@@ -9,12 +9,13 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::Reply;
 use proto::values::{Key, Protocol, Uptime, Version, slot_of};
-use proto::{Command, Reply, Trip};
 
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
 use super::limits::{Budget, Limits};
+use super::request::{Get, Request};
 use super::server::{PAUSE, pause};
 use super::threads::on_threads;
 use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
@@ -59,18 +60,15 @@ impl ClusterBackend {
         let is_unsent = |at: &usize| {
             let Sent { reply, behind, .. } = &sent[*at];
             let is_missing = behind.is_none() || is_redirected(behind.as_ref(), slots[*at]);
-            let is_sent = trips[*at].behind.is_some_and(|behind| reads(behind).is_none());
+            let is_sent = trips[*at].behind.is_some_and(|behind| behind.keys().is_none());
             is_missing && is_sent && matches!(reply, Some(Ok(_)))
         };
         let unsent: Vec<usize> = (0..trips.len()).filter(is_unsent).collect();
         if unsent.is_empty() {
             return sent;
         }
-        let by_itself = |at: &usize| trips[*at].behind.cloned().map(Trip::of);
-        let behind: Vec<Trip> = unsent.iter().filter_map(by_itself).collect();
-        let behind =
-            unsent.iter().zip(&behind).map(|(at, trip)| KeyTrip { trip, behind: None, ..trips[*at] });
-        let behind = behind.collect();
+        let by_itself = |at: &usize| trips[*at].behind.map(|behind| KeyTrip::of(trips[*at].key, behind));
+        let behind = unsent.iter().filter_map(by_itself).collect();
         let slots: Vec<u16> = unsent.iter().map(|at| slots[*at]).collect();
         for (at, outcome) in unsent.into_iter().zip(self.route(behind, &slots, &self.without_waiting(limits)))
         {
@@ -111,8 +109,7 @@ impl ClusterBackend {
                 }
                 let to = self.follow(next, &seen, &mut trips[at], slots[at], &limits);
                 let is_redirected = to.is_some() && redirections <= REDIRECTIONS;
-                // The rules keep a counter by itself then.
-                let may_wait = !matches!(trips[at].trip.command, Command::Renew(_));
+                let may_wait = trips[at].command.waits_for_slot();
                 at_once |= is_redirected;
                 if is_redirected || may_wait && clock::uptime().after(PAUSE) < waits_until {
                     again.push(Pending { at, to });
@@ -250,8 +247,7 @@ impl ClusterBackend {
     /// Reads keys of several slots, one after the other. No node is waited for.
     fn read_each(&self, keys: &[Key], limits: &Limits<'_>) -> Result<Reply, Failure> {
         let limits = &self.without_waiting(limits);
-        let get = Trip::of(Command::Get);
-        let read = |key: &Key| match self.send(&KeyTrip::new(key, &get), limits).plain()? {
+        let read = |key: &Key| match self.send(&KeyTrip::of(key, &Get), limits).plain()? {
             Reply::Bulk(found) => Ok(found),
             _ => Err(Failure::TooLate),
         };
@@ -274,14 +270,6 @@ impl Destination {
     }
 }
 
-/// Returns the keys that a command reads, if there are several.
-fn reads(command: &Command) -> Option<&[Key]> {
-    match command {
-        Command::GetAll(keys) => Some(keys),
-        _ => None,
-    }
-}
-
 /// Returns true if a refusal does not pass.
 fn is_final(found: &Result<(), Failure>) -> bool {
     matches!(found, Err(Failure::Refused(refusal)) if !refusal.is_transient())
@@ -294,7 +282,7 @@ fn are_in_one_slot(keys: &[Key]) -> bool {
 impl Backend for ClusterBackend {
     /// Keys of several slots, or of one that moves, are read one after the other.
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
-        let (own, behind) = (reads(&trip.trip.command), trip.behind.and_then(reads));
+        let (own, behind) = (trip.command.keys(), trip.behind.and_then(Request::keys));
         if let Some(keys) = own.filter(|keys| !are_in_one_slot(keys)) {
             return Sent { reply: Some(self.read_each(keys, limits)), ..Sent::default() };
         }

@@ -5,10 +5,10 @@ use std::{io, mem, slice};
 
 use redis::Value;
 
-use super::codec;
 use super::errors::{Refusal, RefusalKind, TransportError};
-use super::item::{Item, ItemState, refusal, refused};
-use super::resp::Form;
+use super::item::{Item, ItemState, refused};
+use super::packed::{AwaitedReply, Form};
+use super::replies::{refusal, unexpected};
 
 /// In what state a trip leaves the connection.
 #[derive(Default)]
@@ -53,12 +53,12 @@ impl<'a> Incoming<'a> {
         if let Some(refusal) = &self.no_room {
             return item.had_no_room(refusal);
         }
-        for at in 0..item.packed.forms.len() {
+        for at in 0..item.packed.awaited.len() {
             if self.broken.is_none() {
                 match self.values.next().map(|value| mem::replace(value, Value::Nil)) {
-                    Some(value) if item.packed.forms[at].fits(&value) => {
+                    Some(value) if item.awaits(at).fits(&value) => {
                         let refusal = refusal(&value);
-                        if item.packed.forms[at] != Form::Asked {
+                        if item.packed.awaited[at].form != Form::Asked {
                             item.replies.push(value);
                         }
                         if let Some(refusal) = refusal {
@@ -70,7 +70,7 @@ impl<'a> Incoming<'a> {
                         }
                         continue;
                     }
-                    Some(value) => self.lose(codec::unexpected(item.name, Some(&value))),
+                    Some(value) => self.lose(unexpected(item.name, Some(&value))),
                     None if matches!(item.replies.first(), Some(Value::ServerError(_))) => {
                         self.after.out_of_order = true;
                         break;
@@ -92,14 +92,14 @@ impl<'a> Incoming<'a> {
     /// part of the reply to EXEC. Returns whether it may be open still.
     pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
         let mut all = Item::default();
-        (all.name, all.state) = ("EXEC", ItemState::Sent);
-        all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
-        all.packed.forms.push(Form::ListOrNil);
+        (all.name, all.state, all.queues) = ("EXEC", ItemState::Sent, true);
+        all.packed.awaited.extend(items.iter().flat_map(|item| &item.packed.awaited));
+        all.packed.awaits(Form::ListOrNil);
         self.give(&mut all);
-        let exec = all.replies.pop().filter(|_| all.replies.len() + 1 == all.packed.forms.len());
+        let exec = all.replies.pop().filter(|_| all.replies.len() + 1 == all.packed.awaited.len());
         let mut queued = mem::take(&mut all.replies).into_iter();
         let changes: Vec<Vec<Value>> =
-            items.iter().map(|item| queued.by_ref().take(item.packed.forms.len()).collect()).collect();
+            items.iter().map(|item| queued.by_ref().take(item.packed.awaited.len()).collect()).collect();
         let each = match (all.state, exec) {
             (ItemState::Replied, Some(exec)) => split_exec(&changes, exec),
             _ => Err(all.missing().unwrap_or_else(hung_up)),
@@ -125,13 +125,13 @@ impl<'a> Incoming<'a> {
 
     /// Gives the replies to a single change. Returns true if a transaction may be open.
     pub(super) fn give_change(&mut self, item: &mut Item) -> bool {
-        item.packed.forms.push(Form::ListOrNil);
+        item.packed.awaited.push(AwaitedReply::of(Form::ListOrNil));
         self.give(item);
         let error = match (item.state, item.replies.split_last()) {
-            (ItemState::Replied, Some((exec, queued))) if queued.len() + 1 == item.packed.forms.len() => {
+            (ItemState::Replied, Some((exec, queued))) if queued.len() + 1 == item.packed.awaited.len() => {
                 match exec {
                     Value::Array(results) if results.len() + refused(queued) != queued.len() => {
-                        codec::unexpected("EXEC", Some(exec))
+                        unexpected("EXEC", Some(exec))
                     }
                     exec => return leaves_open(exec),
                 }
@@ -169,7 +169,7 @@ fn split_exec(changes: &[Vec<Value>], exec: Value) -> Result<Vec<Value>, Transpo
             Ok(changes.iter().map(of).collect())
         }
         reply @ (Value::Nil | Value::ServerError(_)) => Ok(changes.iter().map(|_| reply.clone()).collect()),
-        other => Err(codec::unexpected("EXEC", Some(&other))),
+        other => Err(unexpected("EXEC", Some(&other))),
     }
 }
 

@@ -3,17 +3,17 @@
 
 use std::io;
 
+use proto::Reply;
 use proto::fencing::Epoch;
 use proto::lease::End;
-use proto::values::{Key, Now, Protocol};
-use proto::{Reply, Trip};
+use proto::values::{Now, Protocol};
 use redis::Value;
 
 use super::Undecided;
-use super::codec;
 use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
-use super::resp::{Form, Packed};
+use super::packed::{AwaitedReply, Form, Packed};
+use super::replies::{ReadReply, is_refusal, refusal};
 
 /// A command as it goes over the wire, which may be several of the server's. The default is none.
 #[derive(Default)]
@@ -29,6 +29,8 @@ pub(super) struct Item {
     pub(super) grants: bool,
     /// If one of the first so many commands is refused, the connection is not used again.
     pub(super) strict: usize,
+    /// True if it is carried out by a transaction, whose EXEC is another command: each reply says QUEUED.
+    pub(super) queues: bool,
     pub(super) state: ItemState,
     /// Of the states that keep a reason.
     withheld: Option<Undecided>,
@@ -55,27 +57,17 @@ impl Item {
     pub(super) fn set_beside(&mut self, name: &'static str, asks: bool) {
         self.begin(name, Protocol::Classic, None);
         if asks {
-            self.packed.forms.push(Form::Asked);
+            self.packed.awaits(Form::Asked);
         }
-        self.packed.forms.push(Form::Okay);
+        self.packed.awaits(Form::Okay);
         self.state = ItemState::Sent;
-    }
-
-    /// Makes it the item of a trip's command; in a transaction without the EXEC that carries it out.
-    #[inline]
-    pub(super) fn set(&mut self, key: &Key, trip: &Trip, needs: Protocol) {
-        self.begin(trip.name(), needs, trip.before);
-        codec::pack(&mut self.packed, key.as_bytes(), &trip.command);
-        if trip.if_holds.is_some() {
-            self.packed.forms.fill(Form::Queued);
-        }
     }
 
     /// Makes it an item of what is packed then.
     pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
         self.clear();
         (self.name, self.needs, self.before, self.grants) = (name, needs, before, false);
-        (self.only_in, self.strict) = (None, 0);
+        (self.only_in, self.strict, self.queues) = (None, 0, false);
     }
 
     pub(super) fn clear(&mut self) {
@@ -93,7 +85,7 @@ impl Item {
         let is_settled = !self.grants || server.settles_at(now).is_none();
         let is_in_epoch = self.only_in.is_none() || self.only_in == server.epoch;
         let is_in_time = is_in_epoch && self.before.is_none_or(|end| !end.has_passed(now));
-        let sends = is_new && is_settled && is_in_time && !self.packed.forms.is_empty();
+        let sends = is_new && is_settled && is_in_time && !self.packed.awaited.is_empty();
         self.state = if sends { ItemState::Sent } else { self.withhold(server, now) };
         sends
     }
@@ -173,10 +165,18 @@ impl Item {
         (self.state, self.withheld) = (ItemState::Withheld, Some(why));
     }
 
+    /// Returns what the reply of its command at this place has to be.
+    #[inline]
+    pub(super) fn awaits(&self, at: usize) -> AwaitedReply {
+        let awaited = self.packed.awaited[at];
+        let is_queued = self.queues && !matches!(awaited.form, Form::ListOrNil | Form::Asked);
+        if is_queued { AwaitedReply::of(Form::Queued) } else { awaited }
+    }
+
     /// Returns what came of the command, once, whose replies are read so. `None`: the server has not read it.
     pub(super) fn outcome(
         &mut self,
-        read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec::ReadReply,
+        read: impl FnOnce(&str, &mut Vec<Value>, &[AwaitedReply]) -> ReadReply,
     ) -> Option<Result<Reply, Failure>> {
         Some(match self.state {
             ItemState::Unsent | ItemState::Never | ItemState::Withheld => return None,
@@ -188,7 +188,7 @@ impl Item {
             }
             ItemState::Replied => {
                 self.state = ItemState::Unsent;
-                match read(&mut self.replies, self.packed.forms_read()) {
+                match read(self.name, &mut self.replies, self.packed.read()) {
                     Ok(Ok(reply)) => Ok(reply),
                     Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
                     Err(error) => Err(Failure::Lost(error)),
@@ -203,7 +203,7 @@ impl Item {
 pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: &Known, now: Now) -> bool {
     let sends = own.sends(server, now);
     behind.state = ItemState::Never;
-    if sends && !behind.packed.forms.is_empty() {
+    if sends && !behind.packed.awaited.is_empty() {
         behind.sends(server, now);
     }
     sends
@@ -211,14 +211,7 @@ pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: &Known, now: 
 
 /// Returns how many could not be queued.
 pub(super) fn refused(queued: &[Value]) -> usize {
-    queued.iter().filter(|queued| refusal(queued).is_some()).count()
-}
-
-pub(super) fn refusal(value: &Value) -> Option<Refusal> {
-    match value {
-        Value::ServerError(error) => Some(error.clone().into()),
-        _ => None,
-    }
+    queued.iter().filter(|queued| is_refusal(queued)).count()
 }
 
 /// The error of a command that another thread has sent, and whose reply it has not received in time.

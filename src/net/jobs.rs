@@ -3,17 +3,18 @@
 
 use std::mem;
 
+use proto::Expected;
 use proto::fencing::Epoch;
-use proto::values::{Key, Now, Protocol, SideKey, Uptime, Version};
-use proto::{Command, Expected, Trip};
+use proto::values::{Key, Now, Protocol, Uptime, Version};
 use redis::Value;
 
-use super::codec::{self, Compares};
 use super::connections::Known;
 use super::errors::{Failure, TransportError};
 use super::item::{self, Item};
-use super::resp::Packed;
-use super::{KeyTrip, Sent, Undecided};
+use super::packed::Packed;
+use super::replies::{NO_TTL, read, read_change, read_comparing, read_look};
+use super::request::{GET, KeyTrip};
+use super::{Sent, Undecided};
 
 /// How many jobs of a thread are kept to be used again, if it has no more.
 pub(super) const KEPT: usize = 32;
@@ -104,34 +105,42 @@ impl TripState {
     /// Makes it the state of this trip. `grants`: it may grant a lock.
     fn set(&mut self, trip: &KeyTrip<'_>, needs: Protocol, grants: bool) {
         self.begin();
-        let KeyTrip { key, trip, behind, compares, asks } = *trip;
-        if asks {
-            self.ask(trip.if_holds.is_some() && compares.is_none());
+        if trip.asks {
+            self.ask(trip.transacts());
         }
-        match (&trip.if_holds, compares) {
-            (Some(Expected { bytes, .. }), Some(compares)) => {
-                self.own.begin(compares.name(&trip.command), needs, trip.before);
-                compares.pack(&mut self.own.packed, key.as_bytes(), &trip.command, bytes);
+        let KeyTrip { key, command, .. } = *trip;
+        self.own.begin(trip.name(), needs, trip.before.copied());
+        match (trip.if_holds, trip.compares) {
+            (None, _) => command.pack(key, &mut self.own.packed),
+            (Some(expected), Some(compares)) => {
+                command.pack_comparing(compares, key, &expected.bytes, &mut self.own.packed);
             }
-            _ => self.own.set(key, trip, needs),
+            (Some(expected), None) => {
+                command.pack(key, &mut self.own.packed);
+                self.own.queues = true;
+                self.set_look(command.watched(key), expected, needs, grants);
+            }
         }
-        self.own.grants = grants;
-        self.own.only_in = trip.command.only_in();
-        if let (Some(expected), None) = (&trip.if_holds, compares) {
-            self.look.begin("WATCH", needs, None);
-            let watched = match trip.command {
-                Command::Raise { .. } => Key::from(SideKey::Fence.of(key.as_bytes())),
-                _ => key.clone(),
-            };
-            codec::pack_look(&mut self.look.packed, watched.as_bytes(), expected.without_ttl);
-            self.look.grants = grants;
-            (self.changes, self.phase) = (Some(watched), Phase::Looking);
-            self.expected.extend_from_slice(&expected.bytes);
-        }
-        if let Some(behind) = behind {
+        (self.own.grants, self.own.only_in) = (grants, command.only_in());
+        if let Some(behind) = trip.behind {
             self.behind.begin(behind.name(), Protocol::Classic, None);
-            codec::pack(&mut self.behind.packed, key.as_bytes(), behind);
+            behind.pack(key, &mut self.behind.packed);
         }
+    }
+
+    /// Has it look first whether a key holds what is expected. MULTI goes behind all that is watched: a server that
+    /// refuses it does so before anything that changes a key is on its way.
+    fn set_look(&mut self, watched: Key, expected: &Expected, needs: Protocol, grants: bool) {
+        self.look.begin("WATCH", needs, None);
+        self.look.grants = grants;
+        let (packed, key) = (&mut self.look.packed, watched.as_bytes());
+        packed.okay().begun(b"*2\r\n$5\r\nWATCH\r\n", &[key]);
+        packed.bulk().begun(GET, &[key]);
+        if expected.without_ttl {
+            packed.integer().words(&[b"PTTL", key]);
+        }
+        (self.changes, self.phase) = (Some(watched), Phase::Looking);
+        self.expected.extend_from_slice(&expected.bytes);
     }
 
     fn set_raw(&mut self, name: &'static str, packed: &Packed, strict: usize) {
@@ -172,20 +181,16 @@ impl TripState {
             Some(_) => self.look.is_sent() && (self.phase != Phase::Changing || self.own.is_sent()),
             None => self.own.is_sent(),
         };
-        let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = *trip;
-        let (found, reply) = match (if_holds, compares) {
-            (None, _) => (None, self.own.outcome(|replies, forms| codec::read(command, replies, forms))),
-            (Some(_), Some(_)) => {
-                (None, self.own.outcome(|replies, forms| Compares::read(command, replies, forms)))
-            }
+        let (found, reply) = match (trip.if_holds, trip.compares) {
+            (None, _) => (None, self.own.outcome(read)),
+            (Some(_), Some(_)) => (None, self.own.outcome(read_comparing)),
             (Some(expected), None) => (
-                self.look.outcome(|replies, _| codec::read_look(expected, replies)),
-                self.own.outcome(|replies, _| codec::read_change(command, replies)),
+                self.look.outcome(|_, replies, _| read_look(expected.without_ttl, replies)),
+                self.own.outcome(|_, replies, awaited| read_change(replies, awaited)),
             ),
         };
-        let behind = behind
-            .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms)));
-        let changed_by = compares.map(|compares| compares.name(command));
+        let behind = trip.behind.and_then(|_| self.behind.outcome(read));
+        let changed_by = trip.changed_by();
         let (epoch, began_at) = (self.epoch, self.sent_at);
         let mut sent = Sent { found, reply, behind, undecided: None, epoch, began_at, at: None, changed_by };
         if !is_sent || self.undecided.is_some() {
@@ -235,7 +240,7 @@ impl TripState {
     pub(super) fn read_look(&mut self, multi: &Item, many: bool, is_first: impl FnOnce(Option<Key>) -> bool) {
         let is_expected = match self.look.replies.as_slice() {
             [Value::Okay, Value::BulkString(found)] => *found == self.expected,
-            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == self.expected,
+            [Value::Okay, Value::BulkString(found), Value::Int(NO_TTL)] => *found == self.expected,
             _ => false,
         };
         self.look.lose_as(multi);

@@ -1,7 +1,4 @@
-//! Writes commands, and reads the replies that locks get. Anything else is left to the redis crate's parser.
-
-use std::mem;
-use std::ops::Deref;
+//! Reads the replies that locks get. Anything else is left to the redis crate's parser.
 
 use proto::values::CutAt;
 use redis::{ErrorKind, RedisError, Value};
@@ -9,166 +6,13 @@ use redis::{ErrorKind, RedisError, Value};
 /// What QUEUED is read as, which costs no text. No command is answered by a boolean.
 pub(super) const QUEUED: Value = Value::Boolean(true);
 
-/// How deep lists may be nested here.
-const DEPTH: u8 = 4;
-
-const DIGITS: &[u8; 10] = b"0123456789";
-
-/// The digits of a number, in place.
-pub(super) struct Digits {
-    bytes: [u8; 20],
-    begin: usize,
-}
-
-impl Digits {
-    pub(super) fn of(number: u64) -> Self {
-        let (mut digits, mut rest) = (Self { bytes: [0; 20], begin: 20 }, number);
-        loop {
-            digits.begin -= 1;
-            digits.bytes[digits.begin] = DIGITS[usize::try_from(rest % 10).unwrap_or_default()];
-            rest /= 10;
-            if rest == 0 {
-                return digits;
-            }
-        }
-    }
-}
-
-impl Deref for Digits {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.begin..]
-    }
-}
-
-/// Commands as they go over the wire.
-#[derive(Clone, Default)]
-pub(super) struct Packed {
-    pub(super) bytes: Vec<u8>,
-    /// Of each command's reply.
-    pub(super) forms: Vec<Form>,
-    /// True if ASKING goes before each command: a node refuses others on a slot that it takes over.
-    pub(super) asks: bool,
-}
-
-/// What form a reply has, unless it is a refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    Integer,
-    /// Redis 1.x says of a push that it is done.
-    IntegerOrOkay,
-    Bulk,
-    Okay,
-    OkayOrNil,
-    Queued,
-    List,
-    /// To EXEC: nil if it was not carried out.
-    ListOrNil,
-    /// To ASKING. It is dropped.
-    Asked,
-    /// Any reply fits.
-    Any,
-}
-
-impl Form {
-    pub(super) fn fits(self, value: &Value) -> bool {
-        match (self, value) {
-            (Self::Any, _)
-            | (_, Value::ServerError(_))
-            | (Self::Integer | Self::IntegerOrOkay, Value::Int(_))
-            | (Self::Okay | Self::OkayOrNil | Self::IntegerOrOkay | Self::Asked, Value::Okay)
-            | (Self::Bulk, Value::BulkString(_))
-            | (Self::Bulk | Self::OkayOrNil | Self::ListOrNil, Value::Nil)
-            | (Self::List | Self::ListOrNil, Value::Array(_)) => true,
-            (Self::Queued, queued) => is_queued(queued),
-            _ => false,
-        }
-    }
-}
-
 /// Returns true if it says that a command is queued: as it is read here, or by the redis crate's parser.
 pub(super) fn is_queued(value: &Value) -> bool {
     *value == QUEUED || matches!(value, Value::SimpleString(text) if text == "QUEUED")
 }
 
-impl Packed {
-    pub(super) fn command(&mut self, form: Form, words: &[&[u8]]) {
-        self.begin(form, words.len());
-        for word in words {
-            self.word(word);
-        }
-    }
-
-    /// Packs a command whose first words, its name among them, are packed in `begun`.
-    pub(super) fn begun(&mut self, form: Form, begun: &[u8], words: &[&[u8]]) {
-        self.reply(form);
-        self.bytes.extend_from_slice(begun);
-        for word in words {
-            self.word(word);
-        }
-    }
-
-    /// Adds commands that are packed already, and takes their bytes.
-    pub(super) fn take(&mut self, other: &mut Self) {
-        self.forms.extend_from_slice(&other.forms);
-        if self.bytes.is_empty() {
-            mem::swap(&mut self.bytes, &mut other.bytes);
-        } else {
-            self.bytes.append(&mut other.bytes);
-        }
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        self.forms.clear();
-    }
-
-    /// Adds the form of a command's reply, which is packed next.
-    #[inline]
-    fn reply(&mut self, form: Form) {
-        if self.asks {
-            self.ask();
-        }
-        self.forms.push(form);
-    }
-
-    #[cold]
-    fn ask(&mut self) {
-        self.forms.push(Form::Asked);
-        self.bytes.extend_from_slice(b"*1\r\n$6\r\nASKING\r\n");
-    }
-
-    /// Returns the forms of the replies that are read.
-    pub(super) fn forms_read(&mut self) -> &[Form] {
-        if self.asks {
-            self.forms.retain(|form| *form != Form::Asked);
-        }
-        &self.forms
-    }
-
-    /// Begins a command of so many words.
-    pub(super) fn begin(&mut self, form: Form, words: usize) {
-        self.reply(form);
-        self.head(b'*', words);
-    }
-
-    pub(super) fn word(&mut self, word: &[u8]) {
-        self.head(b'$', word.len());
-        self.bytes.extend_from_slice(word);
-        self.bytes.extend_from_slice(b"\r\n");
-    }
-
-    /// Writes what a number of words, or of bytes, begins with.
-    fn head(&mut self, kind: u8, number: usize) {
-        if number < 10 {
-            return self.bytes.extend_from_slice(&[kind, DIGITS[number], b'\r', b'\n']);
-        }
-        self.bytes.push(kind);
-        self.bytes.extend_from_slice(&Digits::of(number as u64));
-        self.bytes.extend_from_slice(b"\r\n");
-    }
-}
+/// How deep lists may be nested here.
+const DEPTH: u8 = 4;
 
 /// What a buffer begins with.
 #[derive(Debug, PartialEq)]
@@ -292,17 +136,6 @@ fn number(text: &[u8]) -> Result<i64, Read> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn commands_are_written_as_the_redis_crate_writes_them() {
-        let mut packed = Packed::default();
-        let long = vec![b'x'; 12_345];
-        packed.command(Form::Integer, &[b"SETNX", b"", &long]);
-        packed.command(Form::ListOrNil, &[b"EXEC"]);
-        let mut expected = redis::cmd("SETNX").arg("").arg(&long).get_packed_command();
-        expected.extend(redis::cmd("EXEC").get_packed_command());
-        assert_eq!((packed.bytes, packed.forms), (expected, vec![Form::Integer, Form::ListOrNil]));
-    }
 
     #[test]
     fn replies_are_read_as_the_redis_crate_reads_them_and_parts_are_waited_for() {

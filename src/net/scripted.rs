@@ -3,16 +3,19 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use proto::Reply;
 use proto::lease::End;
 use proto::values::{Key, Now, Protocol, Version};
-use proto::{Command, Reply};
 
-use super::{Backend, Failure, Heard, KeyTrip, Limits, NodeId, Refusal, Sent, TransportError};
+use super::{
+    Backend, Failure, Heard, KeyTrip, Limits, NodeId, Packed, Refusal, Request, Sent, TransportError,
+};
 
 /// A command that was sent: its name, when it was decided on, and the time it was bound to.
 type SentCommand = (&'static str, Now, Option<End>);
 
-type Script = dyn Fn(&Key, &Command) -> Reply + Send + Sync;
+/// Replies to a command, which is given by its words.
+type Script = dyn Fn(&Key, &[&str]) -> Reply + Send + Sync;
 
 pub(crate) struct ScriptedBackend {
     reply: Box<Script>,
@@ -23,11 +26,11 @@ impl ScriptedBackend {
     /// How long each command that is not sent has waited for a connection.
     const WAITED: Duration = Duration::from_millis(2);
 
-    pub(crate) fn replying(reply: impl Fn(&Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
-        Self::replying_for(move |_, command| reply(command))
+    pub(crate) fn replying(reply: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Arc<Self> {
+        Self::replying_for(move |_, words| reply(words[0]))
     }
 
-    pub(crate) fn replying_for(reply: impl Fn(&Key, &Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn replying_for(reply: impl Fn(&Key, &[&str]) -> Reply + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { reply: Box::new(reply), sent: Mutex::default() })
     }
 
@@ -39,9 +42,13 @@ impl ScriptedBackend {
 
 impl Backend for ScriptedBackend {
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
-        let reply = |command: &Command, before: Option<End>| {
+        let reply = |command: &dyn Request, before: Option<End>| {
+            let mut packed = Packed::default();
+            command.pack(trip.key, &mut packed);
+            let text = String::from_utf8(packed.bytes).unwrap();
+            let words: Vec<&str> = text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
             self.sent.lock().unwrap().push((command.name(), limits.decided_at, before));
-            Some(match (self.reply)(trip.key, command) {
+            Some(match (self.reply)(trip.key, &words) {
                 Reply::Lost => {
                     Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
                 }
@@ -54,7 +61,7 @@ impl Backend for ScriptedBackend {
             })
         };
         assert!(!trip.transacts(), "Classic has no transactions");
-        let own = reply(&trip.trip.command, trip.trip.before);
+        let own = reply(trip.command, trip.before.copied());
         let behind = trip.behind.and_then(|behind| reply(behind, None));
         Sent { reply: own, behind, ..Sent::default() }
     }

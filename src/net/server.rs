@@ -17,10 +17,8 @@ use std::time::Duration;
 use std::{mem, slice};
 
 use proto::values::{Key, LONGEST_READ, Protocol, Uptime, Version, slot_of};
-use proto::{Command, Trip};
 
 use super::abilities::Abilities;
-use super::codec::Compares;
 use super::connections::{Connection, Dialing, Opener};
 use super::errors::Failure;
 use super::incoming::AfterTrip;
@@ -28,6 +26,7 @@ use super::jobs::Jobs;
 use super::lanes::{Batching, Lanes};
 use super::limits::Limits;
 use super::patience::{Patience, SMALL};
+use super::request::Compares;
 use super::{Backend, Heard, KeyTrip, NodeId, Sent};
 use crate::system::{clock, thread};
 use sharing::Carrier;
@@ -141,7 +140,7 @@ impl OneServer {
 impl Backend for OneServer {
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
         let limits = self.limits(limits);
-        let trip = KeyTrip { compares: self.compares(trip.trip), ..*trip };
+        let trip = KeyTrip { compares: self.compares(trip), ..*trip };
         self.make(&trip, &limits)
     }
 
@@ -149,7 +148,7 @@ impl Backend for OneServer {
         let limits = self.limits(limits);
         let mut trips = Cow::Borrowed(trips);
         if self.opener.health.compares().is_some() {
-            let comparing = |trip: &KeyTrip<'a>| KeyTrip { compares: self.compares(trip.trip), ..*trip };
+            let comparing = |trip: &KeyTrip<'a>| KeyTrip { compares: self.compares(trip), ..*trip };
             trips = trips.iter().map(comparing).collect();
         }
         let in_cluster = self.in_cluster.load(Ordering::Relaxed);
@@ -228,12 +227,12 @@ impl Backend for OneServer {
 impl OneServer {
     /// Returns how a trip changes its key in one command, if it does and the
     /// server has one for it: none that looks at a time to live as well.
-    fn compares(&self, trip: &Trip) -> Option<Compares> {
-        let expected = trip.if_holds.as_ref().filter(|expected| !expected.without_ttl)?;
-        let is_on_the_key = matches!(trip.command, Command::Set(_) | Command::Del);
+    fn compares(&self, trip: &KeyTrip<'_>) -> Option<Compares> {
+        let expected = trip.if_holds.filter(|expected| !expected.without_ttl)?;
         // A longer value is known by its beginning alone.
         let is_whole = (1..LONGEST_READ).contains(&expected.bytes.len());
-        self.opener.health.compares().filter(|_| is_on_the_key && is_whole)
+        let has_it = |compares: &Compares| trip.command.comparing(*compares).is_some();
+        self.opener.health.compares().filter(|compares| is_whole && has_it(compares))
     }
 }
 

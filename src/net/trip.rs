@@ -24,7 +24,7 @@ use super::incoming::{self, AfterTrip, Incoming};
 use super::item::Item;
 use super::jobs::{Jobs, KEPT, Phase, TripState};
 use super::lanes::Entry;
-use super::resp::{Form, Packed};
+use super::packed::{Form, Packed};
 use crate::system::sync::MutexGuard;
 
 /// How large a buffer is that is used again, in bytes.
@@ -48,7 +48,7 @@ pub(super) struct Wire {
 impl Wire {
     /// How many replies the trip has.
     pub(super) fn count(&self) -> usize {
-        self.packed.forms.len()
+        self.packed.awaited.len()
     }
 
     /// Returns true if a transaction is open.
@@ -96,7 +96,7 @@ impl Wire {
                 self.packed.take(&mut job.look.packed);
             }
             self.packed.asks = asks;
-            self.packed.begun(Form::Okay, b"*1\r\n$5\r\nMULTI\r\n", &[]);
+            self.packed.okay().begun(b"*1\r\n$5\r\nMULTI\r\n", &[]);
             self.packed.asks = false;
         }
     }
@@ -114,9 +114,9 @@ impl Wire {
             }
         }
         if self.count() == 0 {
-            return self.packed.command(Form::Okay, &[b"DISCARD"]);
+            return self.packed.okay().words(&[b"DISCARD"]);
         }
-        self.packed.begun(Form::ListOrNil, b"*1\r\n$4\r\nEXEC\r\n", &[]);
+        self.packed.awaits(Form::ListOrNil).begun(b"*1\r\n$4\r\nEXEC\r\n", &[]);
         for job in each(batch).filter(|job| job.is_on_the_wire(Phase::Changing)) {
             if job.behind.is_sent() {
                 self.packed.take(&mut job.behind.packed);

@@ -11,12 +11,13 @@ use proto::lease::Lease;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Command, Observation, Reply, Trip};
 
+use super::codec::key_trip;
 use super::engine::Engine;
 use super::held::Acquired;
 use super::readers::ReaderCount;
 use super::session::Session;
 use super::turns::Turn;
-use crate::net::{Failure, KeyTrip, Refusal, Sent, Stop};
+use crate::net::{Failure, Refusal, Sent, Stop};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::hold::Hold;
@@ -202,9 +203,9 @@ impl<'a> Call<'a> {
         let [first, ..] = asked else { return };
         let limits = self.session(first.key).limits.of(&first.trip, first.at);
         match &mut *asked {
-            [one] => one.sent = backend.send(&KeyTrip::new(one.key, &one.trip), &limits),
+            [one] => one.sent = backend.send(&key_trip(one.key, &one.trip), &limits),
             many => {
-                let trips: Vec<_> = many.iter().map(|asked| KeyTrip::new(asked.key, &asked.trip)).collect();
+                let trips: Vec<_> = many.iter().map(|asked| key_trip(asked.key, &asked.trip)).collect();
                 let sent = backend.send_all(&trips, &limits);
                 many.iter_mut().zip(sent).for_each(|(asked, sent)| asked.sent = sent);
             }
@@ -325,7 +326,7 @@ impl<'a> Asked<'a> {
 
     /// Notes that it was not sent.
     pub(crate) fn fail(&mut self, failure: &Failure) {
-        self.sent = Sent::failed(&KeyTrip::new(self.key, &self.trip), failure.clone());
+        self.sent = Sent::failed(&key_trip(self.key, &self.trip), failure.clone());
     }
 
     /// Returns true if the lock was acquired when that was known.

@@ -20,6 +20,7 @@ use proto::unresolved::Unresolved;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Command, GiveUp, Reply, Trip};
 
+use super::codec::key_trip;
 use super::ending::Leaving;
 use super::engine::{Debt, Engine, for_each_engine};
 use super::held::{HeldLock, Holder};
@@ -27,7 +28,7 @@ use super::hold::Hold;
 use super::open_debts::{DebtId, OpenDebt};
 use super::session::Session;
 use super::thread_holds;
-use crate::net::{KeyTrip, Sent};
+use crate::net::Sent;
 use crate::report::error::Error;
 use crate::report::event::{Event, Settlement};
 use crate::system::clock;
@@ -244,7 +245,7 @@ impl Engine {
         }
         self.owe_again(later);
         let (now, get) = (clock::now(), Trip::of(Command::Get));
-        let trips: Vec<_> = in_doubt.iter().map(|debt| KeyTrip::new(&debt.key, &get)).collect();
+        let trips: Vec<_> = in_doubt.iter().map(|debt| key_trip(&debt.key, &get)).collect();
         let Some(first) = trips.first() else { return held };
         let mut session = Session::new(self, first.key, Protocol::Classic, Some(now.uptime));
         session.limits.try_itself();

@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn commands_that_may_change_another_s_key_are_bound_in_time() {
         let backend = ScriptedBackend::replying(|command| match command {
-            Command::SetNx(_) => Reply::Integer(0),
-            Command::Del => Reply::Integer(1),
+            "SETNX" => Reply::Integer(0),
+            "DEL" => Reply::Integer(1),
             _ => Reply::Bulk(Some(b"1532000016.5".to_vec())),
         });
         let options = LockOptions::expiring_after(Duration::from_secs(10));

@@ -9,9 +9,10 @@ use proto::lease::End;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 
+use super::codec::key_trip;
 use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
-use crate::net::{Failure, KeyTrip, Sent, Stop};
+use crate::net::{Failure, KeyTrip, Request, Sent, Stop};
 use crate::report::error::Error;
 use crate::system::clock;
 use call_limits::CallLimits;
@@ -111,8 +112,13 @@ impl<'a> Session<'a> {
 
     /// Returns a trip of this call, with what goes behind a command that deletes the key.
     pub(super) fn trip<'b>(&'b self, trip: &'b Trip) -> KeyTrip<'b> {
-        let taking = self.behind.as_ref().filter(|_| matches!(trip.command, Command::Del | Command::GetDel));
-        KeyTrip { behind: trip.behind.as_deref().or(taking), ..KeyTrip::new(self.key, trip) }
+        let mut of_key = key_trip(self.key, trip);
+        if let (Some(taking), None, Command::Del | Command::GetDel) =
+            (&self.behind, &trip.behind, &trip.command)
+        {
+            of_key.behind = Some(taking as &dyn Request);
+        }
+        of_key
     }
 
     /// Notes what came of a trip. Returns the rules' replies.

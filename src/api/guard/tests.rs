@@ -1,6 +1,6 @@
 mod program;
 
-use proto::{Command, Reply};
+use proto::Reply;
 
 use super::*;
 use crate::report::event::Event;
@@ -57,7 +57,7 @@ fn a_forked_child_does_nothing_with_the_lock() {
 fn what_is_done_at_a_loss_may_drop_the_guard() {
     // It is acquired, and each look finds another's value.
     let backend = ScriptedBackend::replying(|command| match command {
-        Command::SetNx(_) => Reply::Integer(1),
+        "SETNX" => Reply::Integer(1),
         _ => Reply::Bulk(Some(b"1895000000.5".to_vec())),
     });
     let options = LockOptions::expiring_after(Duration::from_millis(300));
@@ -77,7 +77,7 @@ fn what_is_done_at_a_loss_may_drop_the_guard() {
 #[test]
 fn an_observer_may_drop_the_guard() {
     let backend = ScriptedBackend::replying(|command| match command {
-        Command::SetNx(_) => Reply::Integer(1),
+        "SETNX" => Reply::Integer(1),
         _ => Reply::Bulk(Some(b"1895000000.5".to_vec())),
     });
     let shared = Arc::new(Mutex::new(None::<LockGuard>));
@@ -155,7 +155,7 @@ fn a_logger_that_panics_keeps_no_lock_from_being_released() {
 fn a_call_that_has_waited_for_long_does_not_show_how_little_time_its_last_command_had() {
     let looks = Mutex::new(0);
     let backend = ScriptedBackend::replying(move |command| match command {
-        Command::SetNx(_) => Reply::Integer(0),
+        "SETNX" => Reply::Integer(0),
         _ if *looks.lock().unwrap() > 0 => Reply::Unsent,
         _ => {
             *looks.lock().unwrap() += 1;

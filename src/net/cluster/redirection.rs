@@ -1,6 +1,6 @@
 //! What a node's refusal says of where a command belongs.
 
-use proto::{Command, Reply};
+use proto::Reply;
 
 use crate::net::connections::Address;
 use crate::net::errors::{Failure, RefusalKind};
@@ -28,11 +28,7 @@ pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Red
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
                 // A node that takes a slot over makes a second one of a key
                 // that the other has still, and counts in an epoch of before.
-                ask @ Redirected::Ask(_) => Some(match trip.trip.command {
-                    Command::Count { .. } => Redirected::Split,
-                    Command::Renew(_) if trip.transacts() => Redirected::Split,
-                    _ => ask,
-                }),
+                Redirected::Ask(_) if trip.command.counts() => Some(Redirected::Split),
                 next => Some(next),
             },
             RefusalKind::NotReady => Some(Redirected::Wait),
@@ -71,8 +67,10 @@ fn redirection(text: &str, slot: u16) -> Option<Redirected> {
 mod tests {
     use super::*;
     use crate::net::errors::Refusal;
+    use crate::net::request::Request;
+    use crate::net::test_commands::{COUNT, DEL, GET};
+    use proto::Expected;
     use proto::values::Key;
-    use proto::{Command, Expected, Trip};
 
     fn refused(text: &str) -> Result<Reply, Failure> {
         Err(Failure::Refused(Refusal::new(text)))
@@ -80,7 +78,7 @@ mod tests {
 
     fn next(text: &str) -> Option<Redirected> {
         let sent = Sent { reply: Some(refused(text)), ..Sent::default() };
-        next_for(&KeyTrip::new(&Key::from("k"), &Trip::of(Command::Get)), &sent, 3999)
+        next_for(&KeyTrip::of(&Key::from("k"), &GET), &sent, 3999)
     }
 
     #[test]
@@ -105,24 +103,22 @@ mod tests {
     #[test]
     fn a_counter_is_changed_where_it_is_and_a_lock_s_key_follows_its_own_answer() {
         let key = Key::from("k");
-        let if_holds = || Some(Expected { bytes: b"1".to_vec(), without_ttl: false });
-        let change = |command| Trip { if_holds: if_holds(), ..Trip::of(command) };
-        let (count, delete) = (change(Command::Count { forget_after: None }), change(Command::Del));
+        let expected = Expected { bytes: b"1".to_vec(), without_ttl: false };
         let ask = || Some(refused("ASK 3999 a:1"));
         let key_has_moved = || Sent { found: ask(), ..Sent::default() };
         let found = Some(Ok(Reply::Bulk(Some(b"1".to_vec()))));
         let counter_has_moved = || Sent { found: found.clone(), reply: ask(), ..Sent::default() };
-        let to = |trip: &Trip, sent: Sent| next_for(&KeyTrip::new(&key, trip), &sent, 3999);
-        assert_eq!(to(&count, key_has_moved()), Some(Redirected::Split));
-        assert_eq!(to(&count, counter_has_moved()), Some(Redirected::Split));
-        let plain = Trip::of(Command::Count { forget_after: None });
+        let to = |command: &dyn Request, if_holds, sent: Sent| {
+            next_for(&KeyTrip { if_holds, ..KeyTrip::of(&key, command) }, &sent, 3999)
+        };
+        for sent in [key_has_moved(), counter_has_moved()] {
+            assert_eq!(to(&COUNT, Some(&expected), sent.clone()), Some(Redirected::Split));
+            assert_eq!(to(&DEL, Some(&expected), sent), Some(Redirected::Ask(("a".to_owned(), 1))));
+        }
         assert_eq!(
-            to(&plain, Sent { reply: ask(), ..Sent::default() }),
+            to(&COUNT, None, Sent { reply: ask(), ..Sent::default() }),
             Some(Redirected::Split),
             "its epoch is not known"
         );
-        for sent in [key_has_moved(), counter_has_moved()] {
-            assert_eq!(to(&delete, sent), Some(Redirected::Ask(("a".to_owned(), 1))));
-        }
     }
 }

@@ -11,9 +11,9 @@ use redis::{Client, Cmd, ConnectionAddr, RedisError, Value, cmd};
 
 use super::server_info::{ServerInfo, Settling};
 use super::transport::{Longest, Spin, Transport};
-use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
+use crate::net::request::Compares;
 use crate::system::clock;
 
 /// How long a server's greeting is waited for: what it sends before any command, as to clients that it refuses.

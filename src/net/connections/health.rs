@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use proto::fencing::Epoch;
 use proto::values::Version;
 
-use crate::net::codec::Compares;
+use crate::net::request::Compares;
 
 /// Shared by an opener, its connections and their pool.
 #[derive(Default)]

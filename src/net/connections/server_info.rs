@@ -6,8 +6,8 @@ use proto::fencing::Epoch;
 use proto::values::{Cut, Now, Uptime, Version};
 use redis::Value;
 
-use crate::net::codec::Compares;
 use crate::net::errors::Refusal;
+use crate::net::request::Compares;
 
 /// What is known of the server of a connection.
 #[derive(Default)]

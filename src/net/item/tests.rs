@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use proto::values::Version;
-use proto::{Command, Expected, NewValue};
+use proto::values::{Key, Version};
 
 use super::*;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
 use crate::net::incoming::{AfterTrip, Incoming, hung_up};
+use crate::net::replies::{read, read_change};
+use crate::net::request::Request;
+use crate::net::test_commands::{COUNT_FOR, DEL, GET, SET_NX, TestCommand};
 use crate::system::clock;
 
 /// Sends those of the items that say so, and receives their replies.
@@ -16,7 +18,7 @@ fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
     items.iter_mut().filter(|item| item.is_sent()).for_each(|item| packed.take(&mut item.packed));
     let mut replies = Vec::new();
     let limit = Duration::from_secs(1);
-    let ended = fake.open().exchange(&packed.bytes, packed.forms.len(), limit, &mut replies);
+    let ended = fake.open().exchange(&packed.bytes, packed.awaited.len(), limit, &mut replies);
     let mut replies = Incoming::of(&mut replies, ended);
     for item in items {
         replies.give(item);
@@ -25,16 +27,19 @@ fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
 }
 
 /// The outcome of an item, in short.
-fn short((item, command): (&mut Item, &Command)) -> String {
-    outcome(item, |replies, forms| codec::read(command, replies, forms))
+fn short(item: &mut Item) -> String {
+    outcome(item, read)
 }
 
 /// The outcome of a deletion in a transaction, in short.
 fn changed(item: &mut Item) -> String {
-    outcome(item, |replies, _| codec::read_change(&Command::Del, replies))
+    outcome(item, |_, replies, awaited| read_change(replies, awaited))
 }
 
-fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec::ReadReply) -> String {
+fn outcome(
+    item: &mut Item,
+    read: impl FnOnce(&str, &mut Vec<Value>, &[AwaitedReply]) -> ReadReply,
+) -> String {
     if !item.is_sent() {
         return match item.unsent() {
             Some(Undecided::NoRoom(refusal)) => format!("no room: {:?}", refusal.kind()),
@@ -56,22 +61,16 @@ fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec
     }
 }
 
-fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
+fn item(command: TestCommand, needs: Protocol, before: Option<End>) -> Item {
     let mut item = Item::default();
-    item.set(&Key::from("k"), &Trip { before, ..Trip::of(command.clone()) }, needs);
+    item.begin(command.name(), needs, before);
+    command.pack(&Key::from("k"), &mut item.packed);
     item
 }
 
-/// A deletion in a transaction.
-fn deletion() -> Item {
-    let mut item = Item::default();
-    let if_holds = Some(Expected { bytes: b"1".to_vec(), without_ttl: false });
-    item.set(&Key::from("k"), &Trip { if_holds, ..Trip::of(Command::Del) }, Protocol::Watched);
-    item
-}
-
-fn set() -> Command {
-    Command::SetNx(NewValue { value: b"1".as_slice().into(), ttl: None })
+/// A command in a transaction.
+fn change(command: TestCommand) -> Item {
+    Item { queues: true, ..item(command, Protocol::Watched, None) }
 }
 
 /// Sends SETNX, GET, DEL and SETNX in one trip. Returns the four outcomes, and whether the connection stays.
@@ -81,11 +80,11 @@ fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
         assert_eq!(count, 4);
         (replies.clone(), ended.clone())
     });
-    let commands = [set(), Command::Get, Command::Del, set()];
-    let mut items = commands.each_ref().map(|command| item(command, Protocol::Classic, None));
+    let commands = [SET_NX, GET, DEL, SET_NX];
+    let mut items = commands.map(|command| item(command, Protocol::Classic, None));
     assert!(items.iter_mut().all(|item| item.sends(&Known::default(), clock::now())));
     let after = trip(&fake, &mut items.each_mut());
-    let all: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
+    let all: Vec<_> = items.iter_mut().map(short).collect();
     (all.join(", "), !after.out_of_order)
 }
 
@@ -142,12 +141,12 @@ fn what_may_not_be_sent_is_left_out() {
     let server = Known { version: Some(Version::new(2, 4, 0)), settles, epoch: None };
     let (over, later) = (End::of(now, Duration::ZERO), End::of(now, Duration::from_secs(1)));
     let mut items = [
-        item(&Command::Del, Protocol::Classic, Some(over)),
-        item(&Command::Del, Protocol::Classic, Some(later)),
+        item(DEL, Protocol::Classic, Some(over)),
+        item(DEL, Protocol::Classic, Some(later)),
         Item::default(),
-        item(&set(), Protocol::Ttl, None),
-        item(&set(), Protocol::Watched, None),
-        item(&set(), Protocol::Watched, None),
+        item(SET_NX, Protocol::Ttl, None),
+        item(SET_NX, Protocol::Watched, None),
+        item(SET_NX, Protocol::Watched, None),
     ];
     items[5].grants = true;
     assert!(items[5].sends(&server, Now { uptime: settled_at, ..now }));
@@ -156,8 +155,7 @@ fn what_may_not_be_sent_is_left_out() {
     let expected = [&items[1], &items[4]].map(|item| item.packed.bytes.clone()).concat();
     let after = trip(&fake, &mut items.each_mut());
     assert!(!after.out_of_order);
-    let commands = [Command::Del, Command::Del, Command::Get, set(), set(), set()];
-    let outcomes: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
+    let outcomes: Vec<_> = items.iter_mut().map(short).collect();
     assert_eq!(outcomes, ["too late", "1", "too late", "too old: TooOld", "1", "settles"]);
     let sent = fake.sent.lock().unwrap();
     let [packed] = sent.as_slice() else { panic!("{sent:?}") };
@@ -166,17 +164,17 @@ fn what_may_not_be_sent_is_left_out() {
 
 #[test]
 fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() {
-    let mut item = item(&Command::Del, Protocol::Classic, None);
+    let mut item = item(DEL, Protocol::Classic, None);
     assert!(item.sends(&Known::default(), clock::now()));
-    assert_eq!(short((&mut item, &Command::Del)), "lost");
+    assert_eq!(short(&mut item), "lost");
     Incoming::of(&mut [Value::Int(1)], None).give(&mut item);
-    assert_eq!(short((&mut item, &Command::Del)), "1");
+    assert_eq!(short(&mut item), "1");
 }
 
 #[test]
 fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     let (now, fake) = (clock::now(), FakeConnection::answering(|count| (vec![Value::Int(1); count], None)));
-    let mut item = item(&Command::Del, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
+    let mut item = item(DEL, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
     assert!(item.sends(&Known::default(), now));
     Incoming::of(&mut [refused("ERR max number of clients reached")], None).give(&mut item);
     assert!(matches!(item.unsent(), Some(Undecided::NoRoom(_))));
@@ -184,24 +182,24 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     assert!(!item.sends(&Known::default(), later));
     trip(&fake, &mut [&mut item]);
     assert_eq!(fake.sent.lock().unwrap().as_slice(), [""]);
-    assert_eq!(short((&mut item, &Command::Del)), "too late");
+    assert_eq!(short(&mut item), "too late");
 }
 
 /// Two deletions in one transaction, and a GET behind it.
 fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3], bool, bool) {
     let now = clock::now();
-    let mut changes = [(); 2].map(|()| deletion());
+    let mut changes = [(); 2].map(|()| change(DEL));
     for change in &mut changes {
         assert!(change.sends(&Known::default(), now));
     }
-    let mut behind = item(&Command::Get, Protocol::Classic, None);
+    let mut behind = item(GET, Protocol::Classic, None);
     assert!(behind.sends(&Known::default(), now));
     let mut replies = replies.to_vec();
     let mut replies = Incoming::of(&mut replies, ended);
     let refused = replies.give_changes(&mut changes.each_mut());
     replies.give(&mut behind);
     let [first, second] = &mut changes;
-    let outcomes = [changed(first), changed(second), short((&mut behind, &Command::Get))];
+    let outcomes = [changed(first), changed(second), short(&mut behind)];
     (outcomes, refused, replies.after.out_of_order)
 }
 
@@ -275,7 +273,7 @@ fn a_change_alone_is_read_as_one_of_several() {
     ];
     for (mut replies, outcome, may_be_open, out_of_order) in table {
         let shown = format!("{replies:?}");
-        let mut change = deletion();
+        let mut change = change(DEL);
         assert!(change.sends(&Known::default(), clock::now()));
         let ended = (replies.len() < 2).then(hung_up);
         let mut replies = Incoming::of(&mut replies, ended);
@@ -287,29 +285,12 @@ fn a_change_alone_is_read_as_one_of_several() {
 
 #[test]
 fn a_change_of_two_commands_has_both_results() {
-    let now = clock::now();
-    let time = Duration::from_secs(7);
-    let counts = [Command::Count { forget_after: Some(time) }, Command::Del];
-    let trips = counts.clone().map(|command| Trip {
-        if_holds: Some(Expected { bytes: b"x".to_vec(), without_ttl: false }),
-        ..Trip::of(command)
-    });
-    let mut items = [(); 2].map(|()| Item::default());
-    for (item, trip) in items.iter_mut().zip(&trips) {
-        item.set(&Key::from("k"), trip, Protocol::Watched);
-        assert!(item.sends(&Known::default(), now));
-    }
+    let mut items = [COUNT_FOR, DEL].map(change);
+    assert!(items.iter_mut().all(|item| item.sends(&Known::default(), clock::now())));
     let queued = || Value::SimpleString("QUEUED".into());
     let exec = Value::Array(vec![Value::Int(5), Value::Int(1), Value::Int(0)]);
     let mut replies = [queued(), queued(), queued(), exec];
     let mut replies = Incoming::of(&mut replies, None);
     assert!(!replies.give_changes(&mut items.each_mut()));
-    let executed = items.each_mut().into_iter().zip(&counts).map(|(item, command)| {
-        let read = item.outcome(|replies, _| codec::read_change(command, replies));
-        match read {
-            Some(Ok(Reply::Executed(count))) => count,
-            _ => None,
-        }
-    });
-    assert_eq!(executed.collect::<Vec<_>>(), [Some(5), Some(0)]);
+    assert_eq!(items.each_mut().map(changed), ["executed: Some(5)", "executed: Some(0)"]);
 }

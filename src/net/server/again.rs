@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::atomic::Ordering;
 
+use proto::Reply;
 use proto::values::{Key, Uptime};
-use proto::{Command, Reply, Trip};
 
 use super::waiting::Said;
 use super::{OneServer, pause};
@@ -25,7 +25,8 @@ use crate::net::errors::{Failure, Refusal, RefusalKind};
 use crate::net::jobs::RawReplies;
 use crate::net::lanes::Batching;
 use crate::net::limits::Limits;
-use crate::net::resp::{Form, Packed};
+use crate::net::packed::{Form, Packed};
+use crate::net::request::Get;
 use crate::net::threads::on_threads;
 use crate::net::{KeyTrip, Sent, Undecided};
 use crate::system::clock;
@@ -101,17 +102,12 @@ impl OneServer {
         sent: Option<(Vec<Sent>, Batching)>,
         limits: &Limits<'_>,
     ) -> Vec<Sent> {
-        let (get, all) = (Trip::of(Command::Get), (0..trips.len()).collect());
+        let all = (0..trips.len()).collect();
         let mut rest = Rest { trips: trips.to_vec(), sent: Vec::new(), pending: Vec::new(), stuck: None };
         match sent {
             Some((sent, batching)) => {
                 rest.sent = sent;
-                self.judge(
-                    &mut rest,
-                    Part { places: all, batching, first: FirstStep::Nothing },
-                    &get,
-                    limits,
-                );
+                self.judge(&mut rest, Part { places: all, batching, first: FirstStep::Nothing }, limits);
             }
             None => {
                 let unsent = || Sent { undecided: Some(Undecided::Unsent), ..Sent::default() };
@@ -126,7 +122,7 @@ impl OneServer {
         let rest = Mutex::new(rest);
         on_threads(count, || {
             let (mut own, mut said) = (*limits, Said::default());
-            while self.make_next(&rest, &get, own, &mut said) {
+            while self.make_next(&rest, own, &mut said) {
                 if in_cluster {
                     // What others took before it says nothing about the next.
                     own = limits.for_the_next(clock::now(), self.opener.command_timeout);
@@ -145,13 +141,7 @@ impl OneServer {
     }
 
     /// Sends the next of several parts. Returns false if there is none.
-    fn make_next<'a>(
-        &self,
-        rest: &Mutex<Rest<'a>>,
-        get: &'a Trip,
-        mut limits: Limits<'_>,
-        said: &mut Said,
-    ) -> bool {
+    fn make_next(&self, rest: &Mutex<Rest<'_>>, mut limits: Limits<'_>, said: &mut Said) -> bool {
         let mut before = rest.lock();
         let Some(part) = before.pending.pop() else { return false };
         let batch: Vec<KeyTrip<'_>> = part.places.iter().map(|at| before.trips[*at]).collect();
@@ -184,7 +174,7 @@ impl OneServer {
         for (at, sent) in part.places.iter().zip(sent) {
             merge(&rest.trips[*at], &mut rest.sent[*at], sent);
         }
-        self.judge(rest, part, get, &limits);
+        self.judge(rest, part, &limits);
         true
     }
 
@@ -215,7 +205,7 @@ impl OneServer {
     /// been upgraded since one was opened, which is closed then. Fails if there is no time for another.
     pub(super) fn is_too_old(&self, key: &Key, limits: &mut Limits<'_>) -> Result<bool, Failure> {
         let mut ping = Packed::default();
-        ping.command(Form::Any, &[b"PING"]);
+        ping.awaits(Form::Any).words(&[b"PING"]);
         let began = limits.decided_at.uptime;
         let RawReplies { missing, version, .. } = self.ask(key, ("PING", &ping, 0), limits)?;
         limits.decided_at = clock::now();
@@ -227,7 +217,7 @@ impl OneServer {
     }
 
     /// Has those of a part go again of which it follows from what came of them.
-    fn judge<'a>(&self, rest: &mut Rest<'a>, part: Part, get: &'a Trip, limits: &Limits<'_>) {
+    fn judge(&self, rest: &mut Rest<'_>, part: Part, limits: &Limits<'_>) {
         let (mut apart, mut learned) = (Vec::new(), false);
         let mut again: Vec<(FirstStep, Vec<usize>)> = Vec::new();
         for at in part.places {
@@ -237,7 +227,7 @@ impl OneServer {
             }
             let follows = self.follows(trip, sent, &part.first, limits);
             *trip = match (&follows, &sent.reply) {
-                (Some(Follows::Again(FirstStep::Compared(_))), Some(Ok(_))) => KeyTrip::new(trip.key, get),
+                (Some(Follows::Again(FirstStep::Compared(_))), Some(Ok(_))) => KeyTrip::of(trip.key, &Get),
                 (Some(Follows::Again(FirstStep::Compared(_))), _) => {
                     KeyTrip { compares: None, ..sent.again(trip) }
                 }
@@ -336,7 +326,7 @@ impl OneServer {
 /// Notes what came of a trip as it went last: if that was the GET of what a command that compares has found, what the
 /// key holds.
 fn merge(last: &KeyTrip<'_>, sent: &mut Sent, more: Sent) {
-    if sent.changed_by.is_some() && last.trip.if_holds.is_none() {
+    if sent.changed_by.is_some() && last.if_holds.is_none() {
         // What comes next is judged by the time of this reply.
         (sent.found, sent.reply, sent.at, sent.undecided) = (more.reply, None, None, more.undecided);
     } else {
@@ -348,7 +338,7 @@ fn merge(last: &KeyTrip<'_>, sent: &mut Sent, more: Sent) {
 fn after_comparing(trip: &KeyTrip<'_>, sent: Sent) -> Sent {
     // It was to be sent soon, and nothing was read.
     let is_late = sent.found.is_none() && matches!(sent.reply, None | Some(Err(Failure::TooLate)));
-    match (&trip.trip.if_holds, trip.compares) {
+    match (trip.if_holds, trip.compares) {
         (Some(expected), Some(_)) if is_late => {
             Sent { found: Some(Ok(Reply::Bulk(Some(expected.bytes.clone())))), reply: None, ..sent }
         }

@@ -13,7 +13,7 @@ use crate::net::connections::HANG_UPS;
 use crate::net::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use crate::net::jobs::RawReplies;
 use crate::net::limits::Limits;
-use crate::net::resp::{Form, Packed};
+use crate::net::packed::{Form, Packed};
 use crate::system::clock;
 
 impl OneServer {
@@ -127,7 +127,7 @@ impl OneServer {
     ) -> Result<Result<Probed, Closed>, Failure> {
         if reads_first {
             let mut get = Packed::default();
-            get.command(Form::Any, &[b"GET", key.as_bytes()]);
+            get.awaits(Form::Any).words(&[b"GET", key.as_bytes()]);
             // Any answer will do.
             if let Some(error) = self.ask(key, ("GET", &get, 0), limits)?.missing {
                 return Ok(Err(Closed::OnGet(error)));
@@ -135,15 +135,15 @@ impl OneServer {
         }
         let mut packed = Packed::default();
         for words in [&[b"WATCH".as_slice(), key.as_bytes()] as &[&[u8]], &[b"GET", key.as_bytes()]] {
-            packed.command(Form::Any, words);
+            packed.awaits(Form::Any).words(words);
         }
-        packed.command(Form::Any, &[b"MULTI"]);
-        packed.command(Form::Any, &[b"EXEC"]);
+        packed.awaits(Form::Any).words(&[b"MULTI"]);
+        packed.awaits(Form::Any).words(&[b"EXEC"]);
         // Both are refused, by other words where they are unknown: one has no transaction, and one no key.
-        packed.command(Form::Any, &[b"DISCARD"]);
-        packed.command(Form::Any, &[b"DEL"]);
+        packed.awaits(Form::Any).words(&[b"DISCARD"]);
+        packed.awaits(Form::Any).words(&[b"DEL"]);
         if protocol == Protocol::Ttl {
-            packed.command(Form::Any, &[b"PTTL", key.as_bytes()]);
+            packed.awaits(Form::Any).words(&[b"PTTL", key.as_bytes()]);
         }
         // If one of those in front is refused, it may be watching.
         Ok(read_probe(self.ask(key, ("WATCH", &packed, DISCARD), limits)?))

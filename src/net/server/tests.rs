@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use proto::{Command, Expected, NewValue, Reply, Trip};
+use proto::{Expected, Reply};
 use redis::{FromRedisValue as _, RedisError, Value};
 
 use super::*;
@@ -13,6 +13,7 @@ use crate::net::connections::fake::{FakeConnection, refused};
 use crate::net::connections::{Lender, Transport};
 use crate::net::errors::RefusalKind;
 use crate::net::limits::Budget;
+use crate::net::test_commands::{GET, LPOP, SET};
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,14 +123,12 @@ fn changed(keys: &[(String, Fate)], in_cluster: bool) -> (Vec<Sent>, Arc<Mutex<S
     let mut opener = connection.opener();
     opener.command_timeout = Duration::from_secs(60);
     let backend = OneServer::new(opener, 1, Duration::ZERO);
-    let value = NewValue { value: b"y".as_slice().into(), ttl: None };
-    let change = Trip {
-        if_holds: Some(Expected { bytes: b"x".to_vec(), without_ttl: false }),
-        behind: Some(Box::new(Command::Waiting(proto::waiting_list::Waiting::Next))),
-        ..Trip::of(Command::Set(value))
-    };
+    let expected = Expected { bytes: b"x".to_vec(), without_ttl: false };
     let names: Vec<Key> = keys.iter().map(|(key, _)| Key::from(key.as_str())).collect();
-    let trips: Vec<KeyTrip<'_>> = names.iter().map(|key| KeyTrip::new(key, &change)).collect();
+    let trips: Vec<KeyTrip<'_>> = names
+        .iter()
+        .map(|key| KeyTrip { if_holds: Some(&expected), behind: Some(&LPOP), ..KeyTrip::of(key, &SET) })
+        .collect();
     let now = clock::now();
     let budget = Budget {
         deadline: Some(now.uptime),
@@ -157,8 +156,7 @@ fn problem(fate: Fate, key: &str, sent: &Sent, server: &Server) -> Option<String
         Fate::Fails => is_refused(RefusalKind::Other) && !changed,
         Fate::IsAnothers => sent.reply.is_none() && !changed,
     };
-    let popped =
-        server.popped.get(&format!("{key}:setnx-lock:waiters:{{{key}}}")).copied().unwrap_or_default();
+    let popped = server.popped.get(&format!("list:{{{key}}}")).copied().unwrap_or_default();
     let pops = usize::from(fate != Fate::IsAnothers);
     let fits = fits && sent.undecided.is_none() && popped == pops;
     (!fits).then(|| format!("{key}, {fate:?}: {sent:?}, changed: {changed}, LPOP: {popped}"))
@@ -245,8 +243,8 @@ fn a_pool_that_panics_is_asked_again_and_keeps_no_thread_waiting() {
         let now = clock::now();
         let command_timeout = Duration::from_secs(60);
         let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-        let (key, get) = (Key::from("k"), Trip::of(Command::Get));
-        server.send(&KeyTrip::new(&key, &get), &Limits::within(budget, now)).plain()
+        let key = Key::from("k");
+        server.send(&KeyTrip::of(&key, &GET), &Limits::within(budget, now)).plain()
     };
     let failure = get().unwrap_err().to_string();
     assert_eq!(failure, "the pool panicked: on purpose");

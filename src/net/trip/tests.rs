@@ -7,12 +7,13 @@ use std::time::Duration;
 use std::{slice, thread};
 
 use proto::values::{Key, Protocol};
-use proto::{Command, Expected, NewValue, Reply, Trip};
+use proto::{Expected, Reply};
 
 use super::*;
 use crate::net::connections::Connection;
 use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
+use crate::net::test_commands::{GET, SET};
 use crate::net::{KeyTrip, Sent};
 use crate::system::clock;
 
@@ -47,11 +48,14 @@ fn short(outcome: Option<Result<Reply, Failure>>) -> String {
     }
 }
 
-/// Sets a key that should hold `x`.
-fn set(without_ttl: bool) -> Trip {
-    let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
-    let if_holds = Some(Expected { bytes: b"x".to_vec(), without_ttl });
-    Trip { if_holds, ..Trip::of(Command::Set(entry)) }
+/// What a key should hold.
+fn x(without_ttl: bool) -> Expected {
+    Expected { bytes: b"x".to_vec(), without_ttl }
+}
+
+/// Sets a key that should hold something.
+fn set<'a>(key: &'a Key, expected: &'a Expected) -> KeyTrip<'a> {
+    KeyTrip { if_holds: Some(expected), ..KeyTrip::of(key, &SET) }
 }
 
 /// Changes the keys, which should hold `x`, with GET behind each. Returns
@@ -73,9 +77,8 @@ fn changed_on(
         (replies, ended)
     });
     let keys = keys.map(Key::from);
-    let sets =
-        without_ttl.map(|without_ttl| Trip { behind: Some(Box::new(Command::Get)), ..set(without_ttl) });
-    let trips = [KeyTrip::new(&keys[0], &sets[0]), KeyTrip::new(&keys[1], &sets[1])];
+    let expected = without_ttl.map(x);
+    let trips = [0, 1].map(|n| KeyTrip { behind: Some(&GET), ..set(&keys[n], &expected[n]) });
     let entries = begun(&trips);
     let after = exchange(wire, &mut connection.open(), &entries);
     let ended = outcomes(&entries, &trips).map(|sent| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use proto::values::{Key, Uptime, Version};
 use proto::waiting_list::{ListEntry, Owed, Waiting};
-use proto::{Command, Reply, Trip};
+use proto::{Command, Reply};
 
 use super::met::Met;
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
@@ -129,8 +129,9 @@ impl Notifications {
         observer: &EventSink,
     ) -> bool {
         match (waiting, reply) {
-            (Waiting::Check { .. }, Some(Ok(Reply::Integer(count)))) => {
-                self.change_entry(key, |entry| entry.found(count)).unwrap_or_default()
+            (Waiting::Check { channel, .. }, Some(Ok(Reply::Bulks(listed)))) => {
+                let is_there = listed.iter().any(|entry| entry.as_ref() == Some(channel));
+                self.change_entry(key, |entry| entry.found(is_there)).unwrap_or_default()
             }
             (_, Some(Ok(_))) => false,
             (_, failed) => {
@@ -332,7 +333,7 @@ impl Notifications {
     }
 
     fn change_list(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
-        self.backend.send(&KeyTrip::new(key, &Trip::of(Command::Waiting(waiting))), limits).plain()
+        self.backend.send(&KeyTrip::of(key, &Command::Waiting(waiting)), limits).plain()
     }
 
     /// Reports why something could not be sent, from time to time.

@@ -269,8 +269,8 @@ impl Process {
         match waiting {
             Waiting::Enter { .. } => server.list.push(self.number),
             Waiting::Check { .. } => {
-                let count = server.list.iter().filter(|entry| **entry == self.number).count();
-                if self.entry.found(i64::try_from(count).unwrap())
+                let is_there = server.list.contains(&self.number);
+                if self.entry.found(is_there)
                     && let Some(again) = self.enter()
                 {
                     self.carry_out(&again, server);

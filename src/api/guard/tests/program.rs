@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use proto::{Command, Reply, WhyRefused};
+use proto::{Reply, WhyRefused};
 
 use super::*;
 use crate::net::scripted::ScriptedBackend;
@@ -69,16 +69,16 @@ fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) 
     let backend = ScriptedBackend::replying_for(move |key, command| {
         let mut values = values.lock().unwrap();
         let other = || Reply::Bulk(Some(b"1".to_vec()));
-        match (*mode.lock().unwrap(), command) {
+        match (*mode.lock().unwrap(), command[0]) {
             (Server::Refuses, _) => Reply::Refused(WhyRefused::Command),
             (Server::Hangs, _) => Reply::Lost,
-            (Server::LosesAt(name), command) if command.name() == name => other(),
-            (_, Command::SetNx(entry)) => {
-                values.insert(key.clone(), entry.value.to_vec());
+            (Server::LosesAt(name), command) if command == name => other(),
+            (_, "SETNX") => {
+                values.insert(key.clone(), command[2].into());
                 Reply::Integer(1)
             }
-            (_, Command::Get) => Reply::Bulk(values.get(key).cloned()),
-            (_, Command::GetSet(new)) => Reply::Bulk(values.insert(key.clone(), new.to_vec())),
+            (_, "GET") => Reply::Bulk(values.get(key).cloned()),
+            (_, "GETSET") => Reply::Bulk(values.insert(key.clone(), command[2].into())),
             _ => Reply::Integer(1),
         }
     });
@@ -225,7 +225,7 @@ fn what_is_left_of_a_loss_s_closure_keeps_no_lock_from_being_released() {
 #[test]
 fn a_closure_that_panics_with_what_panics_when_dropped_is_contained() {
     let locker = Locker::over(ScriptedBackend::replying(|command| match command {
-        Command::SetNx(_) => Reply::Integer(1),
+        "SETNX" => Reply::Integer(1),
         _ => Reply::Bulk(None),
     }));
     let held = Lock::new(&locker, "k", LockOptions::expiring_after(LONG)).unwrap().lock().unwrap();

@@ -4,14 +4,15 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::net::test_commands::{COUNT, DEL, SET_NX, TestCommand};
 
 /// Sends a plain command and a change over a connection. Returns what came of each.
-fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] {
+fn beside_a_plain_command(plain: TestCommand, answers: Vec<Answer>) -> [String; 2] {
     let script = Arc::new(Mutex::new(answers));
     let connection = FakeConnection::answering(move |_| script.lock().unwrap().remove(0));
     let keys = KEYS.map(Key::from);
-    let trips = [Trip::of(plain.clone()), set(false)];
-    let trips = [KeyTrip::new(&keys[0], &trips[0]), KeyTrip::new(&keys[1], &trips[1])];
+    let expected = x(false);
+    let trips = [KeyTrip::of(&keys[0], &plain), set(&keys[1], &expected)];
     let entries = begun(&trips);
     exchange(&mut Wire::default(), &mut connection.open(), &entries);
     outcomes(&entries, &trips).map(|sent| {
@@ -24,7 +25,7 @@ fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] 
 fn what_ends_the_connection_before_a_change_decides_nothing_about_it() {
     let looks = [Value::Okay, bulk(), Value::Okay];
     let replica = refused("READONLY You can't write against a read only replica.");
-    let came = beside_a_plain_command(&Command::Del, vec![([&[replica], &looks[..]].concat(), None)]);
+    let came = beside_a_plain_command(DEL, vec![([&[replica], &looks[..]].concat(), None)]);
     assert_eq!(came, ["ReadOnly", "undecided"]);
 }
 
@@ -33,18 +34,17 @@ fn a_plain_command_keeps_its_reply_while_a_change_beside_it_is_carried_out() {
     let looks = [Value::Okay, bulk(), Value::Okay];
     let done = vec![queued(), list(&[Value::Okay])];
     let answers = vec![([&[Value::Int(1)], &looks[..]].concat(), None), (done, None)];
-    assert_eq!(beside_a_plain_command(&Command::Del, answers), ["Integer(1)", "done"]);
+    assert_eq!(beside_a_plain_command(DEL, answers), ["Integer(1)", "done"]);
 }
 
 #[test]
 fn asking_goes_before_each_command_and_each_transaction() {
-    let (key, plain) =
-        (Key::from("k0"), Trip::of(Command::SetNx(NewValue { value: b"y".as_slice().into(), ttl: None })));
-    let change = Trip { behind: Some(Box::new(Command::Get)), ..set(false) };
-    let sent = |trip: &Trip, answers: Vec<Answer>| {
+    let (key, expected) = (Key::from("k0"), x(false));
+    let change = KeyTrip { behind: Some(&GET), ..set(&key, &expected) };
+    let sent = |trip: KeyTrip<'_>, answers: Vec<Answer>| {
         let script = Arc::new(Mutex::new(answers));
         let connection = FakeConnection::answering(move |_| script.lock().unwrap().remove(0));
-        let trip = KeyTrip { asks: true, ..KeyTrip::new(&key, trip) };
+        let trip = KeyTrip { asks: true, ..trip };
         let entries: Entries = vec![Entry::new(Jobs::default())];
         entries[0].job().set(&[trip], Protocol::Watched, false);
         exchange(&mut Wire::default(), &mut connection.open(), &entries);
@@ -55,24 +55,24 @@ fn asking_goes_before_each_command_and_each_transaction() {
     let looks = vec![ok(), ok(), ok(), bulk(), ok(), ok()];
     let done = vec![queued(), list(&[ok()]), ok(), bulk()];
     assert_eq!(
-        sent(&change, vec![(looks, None), (done, None)]),
+        sent(change, vec![(looks, None), (done, None)]),
         (
             vec!["ASKING WATCH k0 ASKING GET k0 ASKING MULTI".into(), "SET k0 y EXEC ASKING GET k0".into()],
             "done".into(),
             "x".into()
         )
     );
-    let granted = sent(&plain, vec![(vec![ok(), Value::Int(1)], None)]);
-    assert_eq!(granted, (vec!["ASKING SETNX k0 y".to_owned()], "Integer(1)".into(), "-".into()));
+    let granted = sent(KeyTrip::of(&key, &SET_NX), vec![(vec![ok(), Value::Int(1)], None)]);
+    assert_eq!(granted, (vec!["ASKING SETNX k0 1".to_owned()], "Integer(1)".into(), "-".into()));
 }
 
 /// A thread may give up, and take what came of its job, between any two steps of the one that receives.
 #[test]
 fn a_thread_that_gives_up_takes_no_replies_of_others() {
     let keys = KEYS.map(Key::from);
-    let change = Trip { behind: Some(Box::new(Command::Count { forget_after: None })), ..set(false) };
-    let plain = Trip::of(Command::SetNx(NewValue { value: b"y".as_slice().into(), ttl: None }));
-    let trips = [KeyTrip::new(&keys[0], &change), KeyTrip::new(&keys[1], &plain)];
+    let expected = x(false);
+    let change = KeyTrip { behind: Some(&COUNT), ..set(&keys[0], &expected) };
+    let trips = [change, KeyTrip::of(&keys[1], &SET_NX)];
     let (mut before, mut after) = (0, 0);
     for round in 0..400 {
         let (entries, mut wire) = (begun(&trips), Wire::default());

@@ -1,11 +1,13 @@
-//! How commands are packed, and how their replies are read.
+//! How commands are packed, and what their replies come to.
 
 use std::time::Duration;
 
+use proto::Reply;
 use proto::values::Key;
+use redis::Value;
 
 use super::*;
-use crate::net::errors::RefusalKind;
+use crate::net::{ReadReply, RefusalKind};
 
 fn entry(ttl: Option<Duration>) -> NewValue {
     NewValue { value: b"2".as_slice().into(), ttl }
@@ -23,27 +25,21 @@ fn wake(polled: bool) -> Command {
     Command::Waiting(Waiting::Wake { channel: b"c".to_vec(), polled })
 }
 
-fn packed(key: &Key, command: &Command) -> Packed {
+/// What the replies come to, whose forms are those that the command asks for.
+fn read(command: &Command, replies: Vec<Value>) -> ReadReply {
+    packed(command).read_replies(command.name(), replies)
+}
+
+fn packed(command: &Command) -> Packed {
     let mut packed = Packed::default();
-    pack(&mut packed, key.as_bytes(), command);
+    command.pack(&Key::from("k"), &mut packed);
     packed
 }
 
-/// What the replies come to, whose forms are those that the command asks for.
-fn read(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
-    super::read(command, &mut replies, &packed(&Key::from("k"), command).forms)
-}
-
 fn words(command: &Command) -> (String, usize) {
-    text(packed(&Key::from("k"), command))
-}
-
-fn text(Packed { bytes, forms, .. }: Packed) -> (String, usize) {
-    let text = String::from_utf8(bytes).unwrap();
-    (
-        text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "),
-        forms.len(),
-    )
+    let packed = packed(command);
+    let (text, count) = packed.shown();
+    (text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "), count)
 }
 
 #[test]
@@ -63,8 +59,8 @@ fn commands_on_several_keys() {
 
 #[test]
 fn commands_are_packed_as_the_gem_s_client_packs_them() {
-    let Packed { bytes: packed, .. } = packed(&Key::from("k"), &Command::SetNx(entry(None)));
-    assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");
+    let set = packed(&Command::SetNx(entry(None)));
+    assert_eq!(set.shown(), ("*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n", 1));
     let ttl = Some(Duration::from_micros(2_000_001));
     let after = || Waiting::NextAfter { channel: b"c".to_vec(), expires: false };
     let table = [
@@ -132,53 +128,12 @@ fn a_reply_of_another_form_is_an_error() {
     assert!(read(&Command::Waiting(Waiting::Next), vec![Value::Int(1)]).is_err());
     assert!(read(&wake(false), vec![Value::Nil]).is_err());
     assert!(read(&check(false), vec![Value::Int(1)]).is_err());
-    let (okay, nil, one) = (|| Value::Okay, || Value::Nil, || Value::Int(1));
-    for replies in [
-        vec![nil()],
-        vec![okay(), nil()],
-        vec![okay(), nil(), nil()],
-        vec![one(), nil(), okay()],
-        vec![okay(), one(), okay()],
-        vec![okay(), nil(), okay(), okay()],
-    ] {
-        assert!(looked(false, replies.clone()).is_err(), "{replies:?}");
-    }
-    assert!(looked(true, vec![okay(), nil(), okay()]).is_err());
-}
-
-/// What the replies come to of what looks whether a key holds what is expected.
-fn looked(without_ttl: bool, mut replies: Vec<Value>) -> ReadReply {
-    read_look(&Expected { bytes: Vec::new(), without_ttl }, &mut replies)
-}
-
-#[test]
-fn what_is_looked_for_is_the_value_and_whether_it_has_a_time_to_live() {
-    let look = |asks_ttl| {
-        let mut packed = Packed::default();
-        pack_look(&mut packed, b"k", asks_ttl);
-        text(packed)
-    };
-    assert_eq!(look(false), ("WATCH k GET k ".to_owned(), 2));
-    assert_eq!(look(true), ("WATCH k GET k PTTL k ".to_owned(), 3));
-    let x = || Value::BulkString(b"x".to_vec());
-    let found = |value: Option<&[u8]>| Ok(Ok(Reply::Bulk(value.map(<[u8]>::to_vec))));
-    assert_eq!(looked(false, vec![Value::Okay, x(), Value::Okay]), found(Some(b"x")));
-    let with_ttl = |value, left| looked(true, vec![Value::Okay, value, Value::Int(left), Value::Okay]);
-    assert_eq!(with_ttl(x(), NO_TTL), found(Some(b"x")));
-    assert_eq!(with_ttl(Value::Nil, -2), found(None));
-    assert_eq!(with_ttl(x(), -2), found(None), "its time ended behind GET");
-    assert_eq!(
-        with_ttl(x(), 700),
-        Ok(Ok(Reply::Expiring(Box::new((b"x".to_vec(), Duration::from_millis(700))))))
-    );
-    let refused = redis::parse_redis_value(b"-NOPERM no\r\n").unwrap();
-    let outcome = looked(true, vec![Value::Okay, x(), refused, Value::Okay]);
-    assert!(matches!(outcome, Ok(Err(refusal)) if refusal.kind() == RefusalKind::NotPermitted));
 }
 
 #[test]
 fn replies_are_read_as_the_rules_want_them() {
     let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+    let some = |text: &str| Some(text.as_bytes().to_vec());
     let ttl = Some(Duration::from_secs(2));
     let table = [
         (Command::GetSet([].as_slice().into()), vec![Value::Nil], Reply::Bulk(None)),
@@ -191,8 +146,12 @@ fn replies_are_read_as_the_rules_want_them() {
             vec![redis::parse_redis_value(b"-OOM no\r\n").unwrap(), Value::Int(0), bulk("c")],
             Reply::Bulk(Some(b"c".to_vec())),
         ),
-        (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),
-        (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),
+        (
+            check(false),
+            vec![Value::Array(vec![bulk("b"), bulk("c")])],
+            Reply::Bulks(vec![some("b"), some("c")]),
+        ),
+        (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Bulks(vec![some("b")])),
         (
             Command::Take(Box::new([
                 (Key::from("j"), Waiting::Next),
@@ -210,7 +169,7 @@ fn replies_are_read_as_the_rules_want_them() {
 #[test]
 fn exec_is_judged_by_the_length_of_its_reply() {
     let queued = || Value::SimpleString("QUEUED".into());
-    let changed = |command: Command, replies: Vec<Value>| read_change(&command, &replies);
+    let changed = |command: Command, replies: Vec<Value>| packed(&command).read_executed(replies);
     let exec = |command, reply: Value| changed(command, vec![queued(), reply]);
     let done = |count| Ok(Ok(Reply::Executed(count)));
     let set = || Command::Set(entry(None));
