@@ -1,8 +1,33 @@
-//! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together
-//! with which other commands, is known here and nowhere above. A thread that has its reply holds no connection (I9).
+//! Trips to the servers. Above it is decided what is sent for a key; here, over which connection, with which other
+//! trips, and whether it goes again. A thread that has its reply holds no connection (I9).
+//!
+//! This page is the contract. The rest of the library may know twelve names, and the errors that users see as well,
+//! [`Refusal`], [`RefusalKind`] and [`TransportError`]; of the rules this layer knows when a lease ends, epochs, what a
+//! key should hold, and the form of a reply.
+//!
+//! | | what it is | what holds |
+//! |---|---|---|
+//! | [`Backend`] | servers that carry trips | It blocks, for no longer than the limits say. |
+//! | [`KeyTrip`] | what is sent for a key | Its command is carried out at most once: not once `before` has passed, and only if the key holds what it should. What goes behind goes only if the command does. |
+//! | [`Request`] | a command, which packs itself | What it does is not known here. |
+//! | [`Packed`] | its bytes, and the form of its replies | Which of them count was said when they were packed. |
+//! | [`Limits`] | until when what is waited for | Whatever waits before a trip is sent reads the clocks again. What a trip has spent those lack that follow from it; all of a call have at most twice its time. |
+//! | [`Stop`] | ends a wait from outside | A command that was sent is waited for. |
+//! | [`Sent`] | what came of a trip | It is about this trip alone: see below. |
+//! | [`Failure`] | why there is no reply | `Refused`: it was not carried out. `Unreachable`, `Panicked`, `TooLate`: nothing was sent. `Lost`: it may have been carried out. |
+//! | [`Compares`] | how a server compares and changes in one command | A server without it has a transaction, or is too old, and gets nothing. |
+//! | [`NodeId`] | a node of a cluster | One that hangs holds up the keys of no other. |
+//! | [`Heard`] | what a listener receives | What was published before `Subscribed` is lost. |
+//! | [`Deployment`] | servers to open: one, Sentinels, a cluster, a user's pool | Nothing is connected before the first trip. |
+//!
+//! **What is shared decides nothing about one.** Trips of many keys and threads share connections, round trips and
+//! transactions. If one of them is refused, late, about a key that was written meanwhile, or lost its thread, the others
+//! come to what they would have come to alone. Where what was shared does not tell, a trip is [`Undecided`] and goes
+//! again, with fewer others; no one above ever sees that. `server/tests.rs` searches for a case in which it does not hold.
 //!
 //! Parts that change for different reasons: `deployment`, what is opened; `connections`; `lanes`, by which threads share
-//! them; `jobs` and `trip`, what goes over them; and `server/again.rs`, what goes again.
+//! them; `request` and `packed`, what they carry; `jobs`, `item` and `trip`, what is on the wire; `replies`, what comes
+//! back; `server`, for one server, with `server/again.rs`, what goes again; and `cluster`.
 
 mod abilities;
 mod cluster;
@@ -22,8 +47,6 @@ mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod server;
-#[cfg(test)]
-mod test_commands;
 mod threads;
 mod trip;
 
@@ -37,10 +60,12 @@ use proto::values::{Key, Now, Protocol, Uptime, Version};
 use crate::system::sync;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub(crate) use deployment::{Deployment, Opening};
-pub(crate) use errors::{Failure, TooOld};
+pub(crate) use deployment::Deployment;
+pub(crate) use errors::Failure;
+#[cfg(test)]
+pub(crate) use errors::TooOld;
 pub use errors::{Refusal, RefusalKind, TransportError};
-pub(crate) use limits::{Budget, Limits, NeverStops, Stop};
+pub(crate) use limits::{Limits, Stop};
 pub(crate) use packed::Packed;
 #[cfg(test)]
 pub(crate) use replies::ReadReply;

@@ -137,7 +137,7 @@ impl Locker {
     /// [`Error::Invalid`] if the URL is invalid.
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
         match url::read(url) {
-            Some(servers) => servers.map(LockerBuilder::on),
+            Some(deployment) => deployment.map(LockerBuilder::on),
             None => url::client(url).map(Self::with_client),
         }
     }
@@ -198,14 +198,14 @@ impl Locker {
     /// For what a URL cannot express, such as your own TLS certificates. The master's certificate must name the address
     /// that the Sentinels return.
     pub fn with_sentinels(sentinels: Vec<redis::Client>, master: redis::Client) -> LockerBuilder {
-        LockerBuilder::on(Deployment::Sentinels(sentinels, Box::new(master)))
+        LockerBuilder::on(Deployment::sentinels(sentinels, master))
     }
 
     /// Returns a builder for a locker that connects the way `client` does.
     ///
     /// For what a URL cannot express, such as your own TLS certificates (`redis::Client::build_with_tls`).
     pub fn with_client(client: redis::Client) -> LockerBuilder {
-        LockerBuilder::on(Deployment::One(Box::new(client)))
+        LockerBuilder::on(Deployment::one(client))
     }
 
     /// Returns a locker for a Redis Cluster (3.0 or newer), with the defaults of [`LockerBuilder`]. Contacts no server.
@@ -254,7 +254,7 @@ impl Locker {
     ///
     /// For what a URL cannot express, such as your own TLS certificates.
     pub fn with_cluster(nodes: Vec<redis::Client>) -> LockerBuilder {
-        LockerBuilder::on(Deployment::Cluster(nodes))
+        LockerBuilder::on(Deployment::cluster(nodes))
     }
 
     /// Returns a builder for a locker on your own pool, which lends a
@@ -289,7 +289,7 @@ impl Locker {
     where
         M: r2d2::ManageConnection<Connection = redis::Connection>,
     {
-        LockerBuilder::on(Deployment::of_pool(pool))
+        LockerBuilder::on(Deployment::pool(pool))
     }
 
     /// Ends all waits for locks of this locker and its clones, at once and for good. To also wait for the locks that

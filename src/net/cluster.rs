@@ -14,7 +14,7 @@ use proto::values::{Key, Protocol, Uptime, Version, slot_of};
 
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
-use super::limits::{Budget, Limits};
+use super::limits::{Limits, until_sent};
 use super::request::{Get, Request};
 use super::server::{PAUSE, pause};
 use super::threads::on_threads;
@@ -218,7 +218,7 @@ impl ClusterBackend {
     /// Returns the limits of what no grant waits for: no node, and a connection for as long as one command.
     fn without_waiting<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
         let now = clock::uptime();
-        let connected_by = now.after(Budget::until_sent(self.command_timeout())).min(limits.connected_by);
+        let connected_by = now.after(until_sent(self.command_timeout())).min(limits.connected_by);
         Limits { grants: false, reachable_by: now, accepted_by: now, connected_by, ..*limits }
     }
 

@@ -1,5 +1,7 @@
 //! What a locker is opened on: one server, the master that Sentinels know, a cluster, or where a pool of the user leads.
 
+mod problem;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +22,10 @@ const DEFAULT_POOL_SIZE: u32 = 16;
 /// How long a call retries while the server is unreachable unless set.
 const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
 
-/// What is one server to the user.
+/// Which servers, and how connections to them are opened, and how long calls wait for them.
 #[derive(Clone)]
-pub(crate) enum Deployment {
-    One(Box<Client>),
-    /// Sentinels, and a client that logs in to the master, in place of whose host it has the master's name.
-    Sentinels(Vec<Client>, Box<Client>),
-    /// Some nodes of a cluster.
-    Cluster(Vec<Client>),
-    /// A pool of the user's, of any manager.
-    Pool(Arc<dyn Lender>),
-}
-
-/// How connections are opened, and how long calls wait for them.
-#[derive(Clone)]
-pub(crate) struct Opening {
+pub(crate) struct Deployment {
+    topology: Topology,
     pub(crate) pool_size: Option<u32>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) command_timeout: Duration,
@@ -53,9 +44,22 @@ pub(crate) struct Opening {
     pub(crate) key_prefix: Key,
 }
 
-impl Default for Opening {
-    fn default() -> Self {
+/// What is one server to the user.
+#[derive(Clone)]
+enum Topology {
+    One(Box<Client>),
+    /// Sentinels, and a client that logs in to the master, in place of whose host it has the master's name.
+    Sentinels(Vec<Client>, Box<Client>),
+    /// Some nodes of a cluster.
+    Cluster(Vec<Client>),
+    /// A pool of the user's, of any manager.
+    Pool(Arc<dyn Lender>),
+}
+
+impl Deployment {
+    fn on(topology: Topology) -> Self {
         Self {
+            topology,
             pool_size: None,
             connect_timeout: None,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
@@ -71,102 +75,103 @@ impl Default for Opening {
             key_prefix: Key::from(""),
         }
     }
-}
 
-impl Deployment {
-    pub(crate) fn of_pool<M>(pool: r2d2::Pool<M>) -> Self
+    pub(crate) fn one(client: Client) -> Self {
+        Self::on(Topology::One(Box::new(client)))
+    }
+
+    /// `master` logs in to the master, and has its name in place of a host.
+    pub(crate) fn sentinels(sentinels: Vec<Client>, master: Client) -> Self {
+        Self::on(Topology::Sentinels(sentinels, Box::new(master)))
+    }
+
+    pub(crate) fn cluster(nodes: Vec<Client>) -> Self {
+        Self::on(Topology::Cluster(nodes))
+    }
+
+    pub(crate) fn pool<M>(pool: r2d2::Pool<M>) -> Self
     where
         M: r2d2::ManageConnection<Connection = redis::Connection>,
     {
-        Self::Pool(Arc::new(pool))
+        Self::on(Topology::Pool(Arc::new(pool)))
+    }
+
+    /// Returns true if connections are borrowed from a pool of the user's.
+    #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
+    pub(crate) fn borrows(&self) -> bool {
+        matches!(self.topology, Topology::Pool(_))
     }
 
     /// Returns the client that logs in to the server; `None` if a pool does.
     pub(crate) fn login(&self) -> Option<&Client> {
-        match self {
-            Self::One(client) | Self::Sentinels(_, client) => Some(client),
-            Self::Cluster(nodes) => nodes.first(),
-            Self::Pool(_) => None,
+        match &self.topology {
+            Topology::One(client) | Topology::Sentinels(_, client) => Some(client),
+            Topology::Cluster(nodes) => nodes.first(),
+            Topology::Pool(_) => None,
         }
     }
 
     /// Returns the clients that connect; none if a pool does.
     #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
     pub(crate) fn clients(&mut self) -> Vec<&mut Client> {
-        match self {
-            Self::One(client) => vec![client],
-            Self::Sentinels(sentinels, master) => sentinels.iter_mut().chain([&mut **master]).collect(),
-            Self::Cluster(nodes) => nodes.iter_mut().collect(),
-            Self::Pool(_) => Vec::new(),
-        }
-    }
-
-    /// Returns why there is nothing to connect to, in words for the user.
-    pub(crate) fn problem(&self) -> Option<&'static str> {
-        match self {
-            Self::Cluster(nodes) if nodes.iter().all(|node| address_of(node).is_none()) => {
-                Some("no node of the cluster is given; give host and port of some")
-            }
-            Self::Sentinels(clients, _) if clients.is_empty() => {
-                Some("no Sentinel is given; give the addresses of all of them")
-            }
-            Self::Sentinels(_, master) if name_of(master).is_empty() => {
-                Some("the master has no name; give the name in the Sentinels' configuration")
-            }
-            _ => None,
+        match &mut self.topology {
+            Topology::One(client) => vec![client],
+            Topology::Sentinels(sentinels, master) => sentinels.iter_mut().chain([&mut **master]).collect(),
+            Topology::Cluster(nodes) => nodes.iter_mut().collect(),
+            Topology::Pool(_) => Vec::new(),
         }
     }
 
     /// Returns them as a backend. Contacts none.
-    pub(crate) fn open(self, opening: &Opening) -> Arc<dyn Backend> {
-        let opener = self.opener(opening);
-        let size = match &self {
-            Self::Pool(pool) => pool.size(),
-            _ => opening.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
+    pub(crate) fn open(self) -> Arc<dyn Backend> {
+        let opener = self.opener();
+        let size = match &self.topology {
+            Topology::Pool(pool) => pool.size(),
+            _ => self.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
         };
-        match self {
-            Self::Cluster(nodes) => {
+        match &self.topology {
+            Topology::Cluster(nodes) => {
                 let nodes = nodes.iter().filter_map(address_of).collect();
-                Arc::new(ClusterBackend::new(opener, nodes, size, opening.retry_for))
+                Arc::new(ClusterBackend::new(opener, nodes, size, self.retry_for))
             }
-            _ => Arc::new(OneServer::new(opener, size, opening.retry_for)),
+            _ => Arc::new(OneServer::new(opener, size, self.retry_for)),
         }
     }
 
     /// Returns clients of the servers to try in turn, logged in; for a cluster, of the named nodes.
-    pub(crate) fn find(&self, opening: &Opening) -> Result<Vec<Client>, Failure> {
-        let logged_in = |node| logging_in(node, opening.credentials.as_ref()).map(Cow::into_owned);
-        match self {
-            Self::Cluster(nodes) => nodes.iter().map(logged_in).collect(),
-            _ => self.opener(opening).find_server().map(|client| vec![client]),
+    pub(crate) fn find(&self) -> Result<Vec<Client>, Failure> {
+        let logged_in = |node| logging_in(node, self.credentials.as_ref()).map(Cow::into_owned);
+        match &self.topology {
+            Topology::Cluster(nodes) => nodes.iter().map(logged_in).collect(),
+            _ => self.opener().find_server().map(|client| vec![client]),
         }
     }
 
     /// Returns what opens the connections, or borrows them.
-    fn opener(&self, opening: &Opening) -> Opener {
-        let mut opener = match self {
-            Self::One(client) => Opener::new((**client).clone(), None),
-            Self::Sentinels(clients, master) => {
+    fn opener(&self) -> Opener {
+        let mut opener = match &self.topology {
+            Topology::One(client) => Opener::new((**client).clone(), None),
+            Topology::Sentinels(clients, master) => {
                 let mut sentinels = Sentinels::new(clients.clone(), name_of(master));
-                sentinels.credentials.clone_from(&opening.sentinel_credentials);
+                sentinels.credentials.clone_from(&self.sentinel_credentials);
                 Opener::new((**master).clone(), Some(sentinels))
             }
-            Self::Cluster(nodes) => match nodes.first() {
+            Topology::Cluster(nodes) => match nodes.first() {
                 Some(first) => Opener::new(first.clone(), None),
                 None => unreachable!("a cluster without nodes is a problem"),
             },
-            Self::Pool(pool) => Opener::borrowing(Arc::clone(pool)),
+            Topology::Pool(pool) => Opener::borrowing(Arc::clone(pool)),
         };
-        opener.credentials.clone_from(&opening.credentials);
-        opener.connect_timeout = opening.connect_timeout.unwrap_or(opener.connect_timeout);
-        opener.command_timeout = opening.command_timeout;
-        opener.idle_timeout = opening.idle_timeout.unwrap_or(opener.idle_timeout);
-        opener.max_connection_age = opening.max_connection_age;
-        opener.checks_server = opening.checks_server;
-        opener.probe_key = Key::from([opening.key_prefix.as_bytes(), PROBE.as_bytes()].concat());
-        opener.settles = opening.settles;
-        opener.settles_after_failover = opening.settles_after_failover;
-        if !opening.spins {
+        opener.credentials.clone_from(&self.credentials);
+        opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
+        opener.command_timeout = self.command_timeout;
+        opener.idle_timeout = self.idle_timeout.unwrap_or(opener.idle_timeout);
+        opener.max_connection_age = self.max_connection_age;
+        opener.checks_server = self.checks_server;
+        opener.probe_key = Key::from([self.key_prefix.as_bytes(), PROBE.as_bytes()].concat());
+        opener.settles = self.settles;
+        opener.settles_after_failover = self.settles_after_failover;
+        if !self.spins {
             opener.never_spin();
         }
         opener

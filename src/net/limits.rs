@@ -39,23 +39,10 @@ pub(crate) struct Limits<'a> {
     pub(crate) stop: &'a dyn Stop,
 }
 
-/// How long a call may take, from which the limits of its commands follow.
-#[derive(Clone, Copy)]
-pub(crate) struct Budget {
-    /// When the call ends, except for its last command; `None` waits for ever.
-    pub(crate) deadline: Option<Uptime>,
-    /// How long an unreachable server is waited for.
-    pub(crate) retry_for: Duration,
-    /// How long one command may take.
-    pub(crate) command_timeout: Duration,
-}
-
-impl Budget {
-    /// How much of the time of one command may pass until it is sent. A quarter is left for the reply: a command that
-    /// got its connection in the last moment would lose its reply, and the connection with it.
-    pub(crate) fn until_sent(command_timeout: Duration) -> Duration {
-        command_timeout / 4 * 3
-    }
+/// Returns how much of the time of one command may pass until it is sent. A quarter is left for the reply: a command
+/// that got its connection in the last moment would lose its reply, and the connection with it.
+pub(in crate::net) fn until_sent(command_timeout: Duration) -> Duration {
+    command_timeout / 4 * 3
 }
 
 impl Limits<'_> {
@@ -76,7 +63,7 @@ impl Limits<'_> {
         let most = self.answered_by.after(command_timeout);
         let time = self.answered_by.since(self.decided_at.uptime).min(command_timeout);
         let by = |time: Duration| now.uptime.after(time).min(most);
-        let connected_by = self.connected_by.max(by(Budget::until_sent(time)));
+        let connected_by = self.connected_by.max(by(until_sent(time)));
         Self { decided_at: now, connected_by, answered_by: self.answered_by.max(by(time)), ..self }
     }
 
@@ -107,15 +94,21 @@ impl Limits<'_> {
 }
 
 impl Limits<'static> {
-    /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one
-    /// command: the last attempt comes at the deadline and may have to wait for a connection of the pool.
-    pub(crate) fn within(budget: Budget, now: Now) -> Self {
-        let Budget { deadline, retry_for, command_timeout } = budget;
+    /// Returns the limits of a command that is decided on now, of a call that ends at the deadline, except for its last
+    /// command: the last attempt comes at the deadline, may have to wait for a connection of the pool, and has the time
+    /// of one command. Without a deadline it waits for ever. `retry_for`: how long an unreachable server is waited for.
+    #[inline]
+    pub(crate) fn within(
+        deadline: Option<Uptime>,
+        retry_for: Duration,
+        command_timeout: Duration,
+        now: Now,
+    ) -> Self {
         let patient_until = now.uptime.after(retry_for);
         let (reachable_by, accepted_by, connected_by, answered_by) = match deadline {
             Some(deadline) => {
                 let last = deadline.after(command_timeout);
-                let connected_by = deadline.after(Budget::until_sent(command_timeout));
+                let connected_by = deadline.after(until_sent(command_timeout));
                 (patient_until.min(deadline), deadline, connected_by, last)
             }
             None => (patient_until, Uptime::MAX, Uptime::MAX, Uptime::MAX),
@@ -131,7 +124,7 @@ impl Limits<'static> {
             answered_by,
             held_until: None,
             replied_within: None,
-            stop: &NeverStops,
+            stop: &(),
         }
     }
 }
@@ -145,9 +138,7 @@ pub(crate) trait Stop: Sync {
 }
 
 /// Of waits that end by themselves.
-pub(crate) struct NeverStops;
-
-impl Stop for NeverStops {
+impl Stop for () {
     fn is_over(&self) -> bool {
         false
     }
@@ -162,7 +153,7 @@ mod tests {
 
     fn within(deadline: Option<Uptime>, now: Now) -> Limits<'static> {
         let (retry_for, command_timeout) = (4 * SECOND, 2 * SECOND);
-        Limits::within(Budget { deadline, retry_for, command_timeout }, now)
+        Limits::within(deadline, retry_for, command_timeout, now)
     }
 
     #[test]

@@ -123,3 +123,6 @@ impl Request for Get {
 
 /// How GET begins, which is sent often.
 pub(super) const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -17,7 +17,7 @@ use super::reports::Reports;
 use super::thread_holds::{self, HoldKind};
 use super::timer::{Timer, Work};
 use super::turns::{Name, Turn, Turns};
-use crate::net::{Backend, Budget, NodeId};
+use crate::net::{Backend, NodeId};
 use crate::report::error::Error;
 use crate::run::identity::Identity;
 use crate::run::sink::{EventSink, noticing};
@@ -285,14 +285,6 @@ impl Engine {
     /// Has events go to this observer.
     pub(crate) fn observe(&mut self, observer: EventSink) {
         self.observer = observer.reporting_by(Arc::clone(&self.reports));
-    }
-
-    pub(crate) fn budget(&self, deadline: Option<Uptime>) -> Budget {
-        Budget {
-            deadline,
-            retry_for: self.backend.retry_for(),
-            command_timeout: self.backend.command_timeout(),
-        }
     }
 }
 

@@ -52,7 +52,7 @@ impl<'a> Session<'a> {
         Self {
             engine,
             key,
-            limits: CallLimits::new(protocol, engine.budget(deadline)),
+            limits: CallLimits::new(protocol, deadline, &*engine.backend),
             failures: Failures::default(),
             answered_at: None,
             outbox: None,

@@ -11,6 +11,7 @@ trials_of! {
     no_layer_imports_one_above_it,
     powers_import_the_public_face_and_what_extends_it,
     turns_know_of_no_lease,
+    what_the_rest_knows_of_the_network_is_on_its_page,
     no_files_import_each_other,
     no_two_types_have_one_name,
     the_order_to_read_in_is_of_files_and_the_same_in_both_places,
@@ -130,6 +131,32 @@ fn turns_know_of_no_lease() -> Outcome {
         found += usize::from(path.starts_with("proto::"));
     }
     assert!(found > 5, "only {found} imports of rules were found");
+    Ok(())
+}
+
+/// The page says what holds for each name.
+fn what_the_rest_knows_of_the_network_is_on_its_page() -> Outcome {
+    const RULES: [&str; 5] = ["values::", "Expected", "Reply", "fencing::Epoch", "lease::End"];
+    let Modules(modules) = Modules::of(&source())?;
+    let (mut known, mut of_rules) = (BTreeSet::new(), BTreeSet::new());
+    for (module, imports) in &modules {
+        let is_of_net = module == "crate::net" || module.starts_with("crate::net::");
+        for (path, _) in imports {
+            match (is_of_net, path.strip_prefix("proto::"), path.strip_prefix("crate::net::")) {
+                (true, Some(rule), _) => drop(of_rules.insert(rule.to_owned())),
+                (false, _, Some(name)) if !module.contains("tests") => drop(known.insert(name.to_owned())),
+                _ => {}
+            }
+        }
+    }
+    let unknown = of_rules.iter().find(|rule| !RULES.iter().any(|known| rule.starts_with(known)));
+    assert_eq!(unknown, None, "the network carries what the rules decide");
+    let page = fs::read_to_string(source().join("net.rs"))?;
+    let is_on_the_page = |name: &&String| page.contains(&format!("//! | [`{name}`] | "));
+    let seen_by_users = ["Refusal", "RefusalKind", "TransportError"];
+    let (on_it, others): (Vec<_>, Vec<_>) = known.iter().partition(is_on_the_page);
+    assert_eq!(others, seen_by_users, "names that are not on its page");
+    assert_eq!(on_it.len(), 12, "{on_it:?}");
     Ok(())
 }
 

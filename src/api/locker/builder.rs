@@ -1,19 +1,21 @@
 //! The settings of a locker: its connections, the timeouts, and the checks of the server.
 
 mod login;
-mod problem;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::Key;
+use proto::values::{Key, is_name};
 
 use super::Locker;
-use crate::net::{Deployment, Opening};
+use crate::net::Deployment;
 use crate::report::error::Error;
 use crate::report::event::Observer;
 use crate::run::sink::EventSink;
+
+const BAD_NAME: &str =
+    "a holder's name has 1 to 64 bytes of printable characters; give for example the host and the process id";
 
 /// The settings of a [`Locker`] that is to be built.
 ///
@@ -32,8 +34,7 @@ use crate::run::sink::EventSink;
 #[derive(Clone)]
 #[must_use = "no locker is built until `build` is called"]
 pub struct LockerBuilder {
-    servers: Deployment,
-    opening: Opening,
+    deployment: Deployment,
     observer: EventSink,
     holder_name: Option<String>,
 }
@@ -44,23 +45,22 @@ impl fmt::Debug for LockerBuilder {
         f.debug_struct("LockerBuilder")
             .field(
                 "address",
-                &self.servers.login().map(|client| client.get_connection_info().addr().to_string()),
+                &self.deployment.login().map(|client| client.get_connection_info().addr().to_string()),
             )
-            .field("command_timeout", &self.opening.command_timeout)
-            .field("retry_for", &self.opening.retry_for)
+            .field("command_timeout", &self.deployment.command_timeout)
+            .field("retry_for", &self.deployment.retry_for)
             .finish_non_exhaustive()
     }
 }
 
 impl LockerBuilder {
-    pub(super) fn on(servers: Deployment) -> Self {
-        Self { servers, opening: Opening::default(), observer: EventSink::default(), holder_name: None }
+    pub(super) fn on(deployment: Deployment) -> Self {
+        Self { deployment, observer: EventSink::default(), holder_name: None }
     }
 
-    fn opening(self, change: impl FnOnce(&mut Opening)) -> Self {
-        let mut changed = self;
-        change(&mut changed.opening);
-        changed
+    fn set(mut self, change: impl FnOnce(&mut Deployment)) -> Self {
+        change(&mut self.deployment);
+        self
     }
 
     /// Sets the maximum number of connections, 16 by default.
@@ -68,7 +68,7 @@ impl LockerBuilder {
     /// A lock uses a connection only while a command is under way, so 16 serve thousands of threads. More help threads
     /// that lock different keys at the same moment. Not for [your own pool](Locker::with_pool), which has its own size.
     pub fn pool_size(self, pool_size: u32) -> Self {
-        self.opening(|opening| opening.pool_size = Some(pool_size))
+        self.set(|deployment| deployment.pool_size = Some(pool_size))
     }
 
     /// Closes connections that were not used for this time, down to one; one minute by default. A burst of calls opens
@@ -77,7 +77,7 @@ impl LockerBuilder {
     /// They are closed up to a quarter of the time later, by a thread that is there while there are several. Not for
     /// [your own pool](Locker::with_pool), which has its own.
     pub fn idle_timeout(self, time: Duration) -> Self {
-        self.opening(|opening| opening.idle_timeout = Some(time))
+        self.set(|deployment| deployment.idle_timeout = Some(time))
     }
 
     /// Uses no connection for longer than this time; without a limit by default. The next command opens another one,
@@ -86,13 +86,13 @@ impl LockerBuilder {
     ///
     /// A command that is under way is not interrupted. Not for [your own pool](Locker::with_pool), which has its own.
     pub fn max_connection_age(self, age: Duration) -> Self {
-        self.opening(|opening| opening.max_connection_age = Some(age))
+        self.set(|deployment| deployment.max_connection_age = Some(age))
     }
 
     /// Limits the time for connecting, 2 s by default. Not for
     /// [your own pool](Locker::with_pool), whose manager connects.
     pub fn connect_timeout(self, limit: Duration) -> Self {
-        self.opening(|opening| opening.connect_timeout = Some(limit))
+        self.set(|deployment| deployment.connect_timeout = Some(limit))
     }
 
     /// Limits the time for one command, 2 s by default.
@@ -100,7 +100,7 @@ impl LockerBuilder {
     /// A call that waits for a lock returns at most this long after its timeout, with
     /// [exceptions](crate::documentation::limits#how-long-a-call-takes).
     pub fn command_timeout(self, limit: Duration) -> Self {
-        self.opening(|opening| opening.command_timeout = limit)
+        self.set(|deployment| deployment.command_timeout = limit)
     }
 
     /// Sets whether a thread that waits for a reply spins before it sleeps. On by default.
@@ -109,7 +109,7 @@ impl LockerBuilder {
     /// between. Where that is often in vain, it is soon left out. Turn it off to count
     /// what a program does, since how often a thread looks depends on the server.
     pub fn spin(self, spins: bool) -> Self {
-        self.opening(|opening| opening.spins = spins)
+        self.set(|deployment| deployment.spins = spins)
     }
 
     /// Limits how long a waiting call retries while the server is unreachable or a replica, or while replies are lost
@@ -124,7 +124,7 @@ impl LockerBuilder {
     /// connections are in use, they wait for one, for at most one command timeout. On
     /// the locker's own connections, a release waits for one until its lease ends.
     pub fn retry_for(self, limit: Duration) -> Self {
-        self.opening(|opening| opening.retry_for = limit)
+        self.set(|deployment| deployment.retry_for = limit)
     }
 
     /// Acquires no locks until the server has run for `time`. Zero by default.
@@ -139,7 +139,7 @@ impl LockerBuilder {
     /// Locks that are held can be extended and released meanwhile. It does not help if locks are lost without a
     /// restart; after a failover, see [`settle_after_failover`](Self::settle_after_failover).
     pub fn settle_after_restart(self, time: Duration) -> Self {
-        self.opening(|opening| opening.settles = time)
+        self.set(|deployment| deployment.settles = time)
     }
 
     /// With Sentinels, acquires no locks until the server has been the master for `time`. Zero by default.
@@ -155,7 +155,7 @@ impl LockerBuilder {
     /// It does not help if the old master goes on granting locks, as it may when the network is partitioned. Set
     /// `min-replicas-to-write` there.
     pub fn settle_after_failover(self, time: Duration) -> Self {
-        self.opening(|opening| opening.settles_after_failover = time)
+        self.set(|deployment| deployment.settles_after_failover = time)
     }
 
     /// Sends no `INFO` on new connections.
@@ -164,7 +164,7 @@ impl LockerBuilder {
     /// server that is too old for a protocol refuses an unknown command. A replica refuses writes, **but up to
     /// Redis 2.4 it accepts them**. On [your own pool](Locker::with_pool), new connections send no `INFO` anyway.
     pub fn skip_server_check(self) -> Self {
-        self.opening(|opening| opening.checks_server = false)
+        self.set(|deployment| deployment.checks_server = false)
     }
 
     /// Sets a name that shows who holds the lock, for example `host:pid`: 1 to 64 bytes of printable
@@ -188,7 +188,7 @@ impl LockerBuilder {
     /// key `app1:report`, which [`Lock::key`](crate::Lock::key), errors and events show. Ruby programs on the same keys
     /// have to write the whole key too, as redis-namespace does.
     pub fn key_prefix(self, prefix: impl Into<Key>) -> Self {
-        self.opening(|opening| opening.key_prefix = prefix.into())
+        self.set(|deployment| deployment.key_prefix = prefix.into())
     }
 
     /// Sets the observer, which receives the events of the locker's
@@ -217,13 +217,15 @@ impl LockerBuilder {
     /// - credentials of Sentinels without Sentinels,
     /// - your own pool if it tests connections on check-out.
     pub fn build(self) -> Result<Locker, Error> {
-        if let Some(problem) = self.problem() {
+        let has_bad_name = self.holder_name.as_deref().is_some_and(|name| !is_name(name));
+        if let Some(problem) = self.deployment.problem().or(has_bad_name.then_some(BAD_NAME)) {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
-        let locker = Locker::over(self.servers.open(&self.opening)).with_engine(|engine| {
+        let key_prefix = self.deployment.key_prefix.clone();
+        let locker = Locker::over(self.deployment.open()).with_engine(|engine| {
             engine.observe(self.observer);
             engine.holder_name = self.holder_name.map(Arc::from);
-            engine.begin_keys_with(self.opening.key_prefix);
+            engine.begin_keys_with(key_prefix);
         });
         Ok(locker)
     }

@@ -74,12 +74,12 @@ pub(super) fn sentinels(
     sentinels: impl IntoIterator<Item = impl AsRef<str>>,
     master: &str,
 ) -> Result<Deployment, Error> {
-    Ok(Deployment::Sentinels(clients(sentinels)?, Box::new(client_of(master)?)))
+    Ok(Deployment::sentinels(clients(sentinels)?, client_of(master)?))
 }
 
 /// Returns the cluster of nodes at these addresses.
 pub(super) fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Deployment, Error> {
-    clients(nodes).map(Deployment::Cluster)
+    clients(nodes).map(Deployment::cluster)
 }
 
 /// Reads `redis+sentinel://[[user]:password@]host[:port][,…]/name[/database][?sentinel_password=…]` or

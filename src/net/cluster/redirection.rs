@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::net::errors::Refusal;
     use crate::net::request::Request;
-    use crate::net::test_commands::{COUNT, DEL, GET};
+    use crate::net::request::tests::{COUNT, DEL, GET};
     use proto::Expected;
     use proto::values::Key;
 

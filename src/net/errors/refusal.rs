@@ -268,8 +268,16 @@ impl Refusal {
         passes || self.0.passes
     }
 
+    /// Returns it as what it says of a server that has refused this command: that it is too old, if that is why.
+    pub(crate) fn of_command(self, command: &str) -> Self {
+        match self.protocol_too_new(command) {
+            Some(protocol) => Self::too_old(protocol, TooOld::Refuses(&self)),
+            None => self,
+        }
+    }
+
     /// Returns the protocol that the server is too old for, if that is why it refused this command.
-    pub(crate) fn protocol_too_new(&self, command: &str) -> Option<Protocol> {
+    fn protocol_too_new(&self, command: &str) -> Option<Protocol> {
         let text = self.0.text.to_lowercase();
         // Before 2.6.12 SET had no options.
         let no_options = text.starts_with("err syntax error") || text.starts_with("err wrong number of arg");

@@ -9,7 +9,7 @@ use crate::net::connections::fake::{FakeConnection, closed, late, refused};
 use crate::net::incoming::{AfterTrip, Incoming, hung_up};
 use crate::net::replies::{read, read_change};
 use crate::net::request::Request;
-use crate::net::test_commands::{COUNT_FOR, DEL, GET, SET_NX, TestCommand};
+use crate::net::request::tests::{COUNT_FOR, DEL, GET, SET_NX, TestCommand};
 use crate::system::clock;
 
 /// Sends those of the items that say so, and receives their replies.

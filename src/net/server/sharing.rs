@@ -14,7 +14,7 @@ use crate::net::connections::{Connection, Spin};
 use crate::net::errors::{Failure, TransportError};
 use crate::net::jobs::{Jobs, RawReplies, TripState};
 use crate::net::lanes::{self, Batching, Entered, Lanes, Told};
-use crate::net::limits::{Budget, Limits};
+use crate::net::limits::{Limits, until_sent};
 use crate::net::packed::Packed;
 use crate::net::patience::SMALL;
 use crate::net::trip::Wire;
@@ -154,7 +154,7 @@ impl OneServer {
     fn may_share(&self, lane: &Lane, limits: &Limits<'_>) -> bool {
         let has_time = || {
             let now = clock::uptime();
-            limits.reply_by(now).since(now) >= Budget::until_sent(self.opener.command_timeout)
+            limits.reply_by(now).since(now) >= until_sent(self.opener.command_timeout)
         };
         lane.connection.connection.resumes() || has_time()
     }

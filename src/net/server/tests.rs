@@ -12,8 +12,7 @@ use super::*;
 use crate::net::connections::fake::{FakeConnection, refused};
 use crate::net::connections::{Lender, Transport};
 use crate::net::errors::RefusalKind;
-use crate::net::limits::Budget;
-use crate::net::test_commands::{GET, LPOP, SET};
+use crate::net::request::tests::{GET, LPOP, SET};
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,12 +129,8 @@ fn changed(keys: &[(String, Fate)], in_cluster: bool) -> (Vec<Sent>, Arc<Mutex<S
         .map(|key| KeyTrip { if_holds: Some(&expected), behind: Some(&LPOP), ..KeyTrip::of(key, &SET) })
         .collect();
     let now = clock::now();
-    let budget = Budget {
-        deadline: Some(now.uptime),
-        retry_for: Duration::ZERO,
-        command_timeout: Duration::from_secs(60),
-    };
-    let sent = backend.send_all(&trips, &Limits::within(budget, now));
+    let limits = Limits::within(Some(now.uptime), Duration::ZERO, Duration::from_secs(60), now);
+    let sent = backend.send_all(&trips, &limits);
     (sent, server)
 }
 
@@ -241,10 +236,9 @@ fn a_pool_that_panics_is_asked_again_and_keeps_no_thread_waiting() {
     let server = OneServer::new(Opener::borrowing(Arc::new(pool)), 1, Duration::ZERO);
     let get = || {
         let now = clock::now();
-        let command_timeout = Duration::from_secs(60);
-        let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
+        let limits = Limits::within(Some(now.uptime), Duration::ZERO, Duration::from_secs(60), now);
         let key = Key::from("k");
-        server.send(&KeyTrip::of(&key, &GET), &Limits::within(budget, now)).plain()
+        server.send(&KeyTrip::of(&key, &GET), &limits).plain()
     };
     let failure = get().unwrap_err().to_string();
     assert_eq!(failure, "the pool panicked: on purpose");

@@ -13,7 +13,7 @@ use super::*;
 use crate::net::connections::Connection;
 use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
-use crate::net::test_commands::{GET, SET};
+use crate::net::request::tests::{GET, SET};
 use crate::net::{KeyTrip, Sent};
 use crate::system::clock;
 

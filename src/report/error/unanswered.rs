@@ -3,7 +3,7 @@
 use proto::values::Key;
 
 use super::{Error, text};
-use crate::net::{Failure, Refusal, TooOld, TransportError};
+use crate::net::{Failure, TransportError};
 
 impl Error {
     /// Returns the error of a command, or of a call that was ended from outside, as one about this key.
@@ -21,10 +21,7 @@ impl Error {
     /// Returns the error of a command that has no reply, of which nothing is in doubt.
     pub(crate) fn of_failure(key: Key, command: &'static str, failure: Failure) -> Self {
         match failure {
-            Failure::Refused(refusal) => match refusal.protocol_too_new(command) {
-                Some(protocol) => Self::refused(key, Refusal::too_old(protocol, TooOld::Refuses(&refusal))),
-                None => Self::refused(key, refusal),
-            },
+            Failure::Refused(refusal) => Self::refused(key, refusal.of_command(command)),
             Failure::Unreachable { cause, waited, all_in_use } => {
                 let within = text::within(waited);
                 let problem = match (all_in_use, cause.address()) {

@@ -6,13 +6,17 @@ use proto::Trip;
 use proto::lease::End;
 use proto::values::{Now, Protocol, Uptime};
 
-use crate::net::{Budget, Limits, NeverStops, Stop};
+use crate::net::{Backend, Limits, Stop};
 
 /// What a call may do, and until when.
 pub(in crate::run) struct CallLimits<'a> {
     /// As the options say, so that it may be [`Protocol::Auto`].
     protocol: Protocol,
-    budget: Budget,
+    /// When the call ends, except for its last command; `None` waits for ever.
+    deadline: Option<Uptime>,
+    /// How long an unreachable server is waited for.
+    retry_for: Duration,
+    command_timeout: Duration,
     /// True if it acquires.
     acquires: bool,
     /// True if its attempt to connect is its own, whatever others have just found.
@@ -27,13 +31,15 @@ pub(in crate::run) struct CallLimits<'a> {
 
 impl<'a> CallLimits<'a> {
     #[inline]
-    pub(in crate::run) fn new(protocol: Protocol, budget: Budget) -> Self {
+    pub(in crate::run) fn new(protocol: Protocol, deadline: Option<Uptime>, backend: &dyn Backend) -> Self {
         Self {
             protocol,
-            budget,
+            deadline,
+            retry_for: backend.retry_for(),
+            command_timeout: backend.command_timeout(),
             acquires: false,
             tries: false,
-            stop: &NeverStops,
+            stop: &(),
             held_until: None,
             sent_at: None,
             spent: Duration::ZERO,
@@ -43,7 +49,7 @@ impl<'a> CallLimits<'a> {
     /// Returns it as that of a call that acquires, which ends its waits for a connection, and another time for an
     /// unreachable server.
     pub(in crate::run) fn stopped_by(self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
-        Self { stop, acquires: true, budget: Budget { retry_for, ..self.budget }, ..self }
+        Self { stop, acquires: true, retry_for, ..self }
     }
 
     /// Returns it as that of a call that acquires once.
@@ -65,7 +71,7 @@ impl<'a> CallLimits<'a> {
 
     /// Gives the commands that follow the time of a call that begins now.
     pub(in crate::run) fn begin_anew(&mut self, now: Now) {
-        self.budget.deadline = Some(now.uptime);
+        self.deadline = Some(now.uptime);
     }
 
     pub(in crate::run) fn protocol(&self) -> Protocol {
@@ -74,7 +80,7 @@ impl<'a> CallLimits<'a> {
 
     /// How long a command may take from its call on.
     pub(in crate::run) fn command_timeout(&self) -> Duration {
-        self.budget.command_timeout
+        self.command_timeout
     }
 
     /// Notes when a trip was sent, if it was.
@@ -96,7 +102,7 @@ impl<'a> CallLimits<'a> {
 
     /// Returns until when the reply to a command is waited for that is decided on now.
     pub(in crate::run) fn ends(&self, now: Now) -> Uptime {
-        Limits::within(self.budget_from(now), now).answered_by
+        self.within(now).answered_by
     }
 
     /// Returns the limits of a trip that is decided on now.
@@ -109,21 +115,23 @@ impl<'a> CallLimits<'a> {
     /// Returns the limits of commands of several calls that go together.
     #[inline]
     pub(in crate::run) fn together(&self, needs: Protocol, now: Now) -> Limits<'static> {
-        let limits = Limits::within(self.budget_from(now), now);
+        let limits = self.within(now);
         let limits = if self.tries { limits.trying() } else { limits };
         Limits { needs, held_until: self.held_until, replied_within: self.time_left(), ..limits }
     }
 
     /// Returns how much time the commands of a release have left. Its waits for a connection do not count.
     fn time_left(&self) -> Option<Duration> {
-        self.held_until.map(|_| self.budget.command_timeout.saturating_sub(self.spent))
+        self.held_until.map(|_| self.command_timeout.saturating_sub(self.spent))
     }
 
     /// The commands of a call share the time of one; those of a release without its waits for a connection.
-    fn budget_from(&self, now: Now) -> Budget {
-        match (self.held_until, self.budget.deadline) {
-            (Some(_), Some(_)) => Budget { deadline: Some(now.uptime.before(self.spent)), ..self.budget },
-            _ => self.budget,
-        }
+    #[inline]
+    fn within(&self, now: Now) -> Limits<'static> {
+        let deadline = match (self.held_until, self.deadline) {
+            (Some(_), Some(_)) => Some(now.uptime.before(self.spent)),
+            _ => self.deadline,
+        };
+        Limits::within(deadline, self.retry_for, self.command_timeout, now)
     }
 }

@@ -10,8 +10,9 @@ use proto::window::Activity;
 
 use super::notifications::{Notifications, Passed};
 use super::{SLICE, Turn};
-use crate::net::{Budget, Failure};
+use crate::net::{Failure, Limits};
 use crate::run::held::Holder;
+use crate::system::clock;
 use crate::wait::{Hint, Wake};
 
 /// Whose turn it is after a holder.
@@ -110,8 +111,8 @@ impl Turn<'_> {
             Some(taken) if released || taken.is_ok() => {
                 let backend = &self.turns.backend;
                 let (retry_for, command_timeout) = (backend.retry_for(), backend.command_timeout());
-                let budget = Budget { deadline: Some(now), retry_for, command_timeout };
-                notifications.pass_on(self.key, taken, budget, self.observer)
+                let limits = Limits::within(Some(now), retry_for, command_timeout, clock::now());
+                notifications.pass_on(self.key, taken, &limits, self.observer)
             }
             _ => Passed::ToNone,
         };

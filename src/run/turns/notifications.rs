@@ -15,7 +15,7 @@ use proto::waiting_list::{ListEntry, Owed, Waiting};
 use proto::{Command, Reply};
 
 use super::met::Met;
-use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
+use crate::net::{Backend, Failure, KeyTrip, Limits, NodeId};
 use crate::run::held::Queues;
 use crate::run::sink::EventSink;
 use crate::system::clock;
@@ -174,11 +174,10 @@ impl Notifications {
         &self,
         key: &Key,
         taken: Result<Reply, Failure>,
-        budget: Budget,
+        limits: &Limits<'_>,
         observer: &EventSink,
     ) -> Passed {
-        let limits = Limits::within(budget, clock::now());
-        self.notify_first(key, taken, &limits).unwrap_or_else(|failure| {
+        self.notify_first(key, taken, limits).unwrap_or_else(|failure| {
             self.failed(&failure, observer);
             Passed::ToNone
         })
@@ -358,8 +357,8 @@ impl Notifications {
         let now = clock::now();
         let left = ends.since(now.uptime);
         let command_timeout = (self.backend.command_timeout() / 4).min(left);
-        let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-        (left >= SHORTEST).then(|| Limits::within(budget, now))
+        let limits = || Limits::within(Some(now.uptime), Duration::ZERO, command_timeout, now);
+        (left >= SHORTEST).then(limits)
     }
 }
 

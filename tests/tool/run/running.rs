@@ -92,11 +92,9 @@ impl Running {
         while began.elapsed() < LONG {
             // In this order: it may be printed in between.
             let held = holds();
-            let printed = if held {
-                self.output.0.recv_timeout(millis(100)).ok()
-            } else {
-                self.output.0.try_recv().ok()
-            };
+            // What it has printed before may still be on its way.
+            let patience = if held { millis(100) } else { millis(1000) };
+            let printed = self.output.0.recv_timeout(patience).ok();
             if let Some(bytes) = printed {
                 assert_eq!(String::from_utf8_lossy(&bytes), format!("{line}\n"));
                 return;

@@ -3,8 +3,6 @@
 use std::io;
 
 use super::LockerBuilder;
-#[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
-use crate::net::Deployment;
 use crate::net::Failure;
 #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
 use crate::report::error::Error;
@@ -32,12 +30,12 @@ impl LockerBuilder {
     /// # Ok::<(), setnx_lock::Error>(())
     /// ```
     pub fn credentials(self, source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
-        self.opening(|opening| opening.credentials = Some(CredentialSource::new(source)))
+        self.set(|deployment| deployment.credentials = Some(CredentialSource::new(source)))
     }
 
     /// Sets a function that returns the login to the Sentinels, in the way of [`credentials`](Self::credentials).
     pub fn sentinel_credentials(self, source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
-        self.opening(|opening| opening.sentinel_credentials = Some(CredentialSource::new(source)))
+        self.set(|deployment| deployment.sentinel_credentials = Some(CredentialSource::new(source)))
     }
 
     /// Sets the certificates of TLS: the private CA that signed the server's (`root_cert`), and the client's own
@@ -83,12 +81,12 @@ impl LockerBuilder {
                 .map_err(|error| Error::invalid_locker(format!("invalid TLS certificates: {error}")))?;
             Ok(())
         };
-        if let Deployment::Pool(_) = self.servers {
+        if self.deployment.borrows() {
             return Err(Error::invalid_locker(
                 "a pool of your own has its TLS certificates already; set them there",
             ));
         }
-        self.servers.clients().into_iter().try_for_each(with)?;
+        self.deployment.clients().into_iter().try_for_each(with)?;
         Ok(self)
     }
 
@@ -96,14 +94,14 @@ impl LockerBuilder {
     #[doc(hidden)]
     #[must_use]
     pub fn has_password(&self) -> bool {
-        let settings = self.servers.login().map(|client| client.get_connection_info().redis_settings());
+        let settings = self.deployment.login().map(|client| client.get_connection_info().redis_settings());
         settings.is_some_and(|settings| settings.password().is_some())
     }
 
     /// For the tool: returns clients of the servers to try in turn; for a cluster, of the named nodes.
     #[doc(hidden)]
     pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
-        self.servers.find(&self.opening).map_err(|error| {
+        self.deployment.find().map_err(|error| {
             let kind = if matches!(error, Failure::Refused(_)) {
                 io::ErrorKind::PermissionDenied
             } else {

@@ -4,7 +4,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::net::test_commands::{COUNT, DEL, SET_NX, TestCommand};
+use crate::net::request::tests::{COUNT, DEL, SET_NX, TestCommand};
 
 /// Sends a plain command and a change over a connection. Returns what came of each.
 fn beside_a_plain_command(plain: TestCommand, answers: Vec<Answer>) -> [String; 2] {

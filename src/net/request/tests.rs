@@ -2,22 +2,22 @@
 
 use proto::values::Key;
 
-use super::packed::Packed;
-use super::request::Request;
+use super::Request;
+use crate::net::packed::Packed;
 
 type Form = for<'a> fn(&'a mut Packed) -> &'a mut Packed;
 
 /// Commands, of whose words KEY stands for the key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TestCommand(&'static [(Form, &'static str)]);
+pub(in crate::net) struct TestCommand(&'static [(Form, &'static str)]);
 
-pub(super) const GET: TestCommand = TestCommand(&[(Packed::bulk, "GET KEY")]);
-pub(super) const SET_NX: TestCommand = TestCommand(&[(Packed::integer, "SETNX KEY 1")]);
-pub(super) const SET: TestCommand = TestCommand(&[(Packed::okay, "SET KEY y")]);
-pub(super) const DEL: TestCommand = TestCommand(&[(Packed::integer, "DEL KEY")]);
-pub(super) const LPOP: TestCommand = TestCommand(&[(Packed::bulk, "LPOP list:{KEY}")]);
-pub(super) const COUNT: TestCommand = TestCommand(&[(Packed::integer, "INCR counter:{KEY}")]);
-pub(super) const COUNT_FOR: TestCommand =
+pub(in crate::net) const GET: TestCommand = TestCommand(&[(Packed::bulk, "GET KEY")]);
+pub(in crate::net) const SET_NX: TestCommand = TestCommand(&[(Packed::integer, "SETNX KEY 1")]);
+pub(in crate::net) const SET: TestCommand = TestCommand(&[(Packed::okay, "SET KEY y")]);
+pub(in crate::net) const DEL: TestCommand = TestCommand(&[(Packed::integer, "DEL KEY")]);
+pub(in crate::net) const LPOP: TestCommand = TestCommand(&[(Packed::bulk, "LPOP list:{KEY}")]);
+pub(in crate::net) const COUNT: TestCommand = TestCommand(&[(Packed::integer, "INCR counter:{KEY}")]);
+pub(in crate::net) const COUNT_FOR: TestCommand =
     TestCommand(&[COUNT.0[0], (|packed| packed.integer().judges(), "EXPIRE counter:{KEY} 7")]);
 
 impl Request for TestCommand {
