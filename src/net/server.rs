@@ -29,6 +29,7 @@ use super::patience::{Patience, SMALL};
 use super::request::Compares;
 use super::{Backend, Heard, KeyTrip, NodeId, Sent};
 use crate::system::{clock, thread};
+use again::is_usual;
 use sharing::Carrier;
 use spare::Spare;
 
@@ -104,7 +105,7 @@ impl OneServer {
     fn make(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
         let batching = self.batching(trip, 1);
         let mut sent = self.carry_one(trip, batching, limits);
-        if !self.is_final(trip, &sent) {
+        if !is_usual(trip, &sent) {
             let so_far = vec![mem::take(&mut sent)];
             sent = self.make_rest(slice::from_ref(trip), Some((so_far, batching)), limits).remove(0);
         }
@@ -157,7 +158,7 @@ impl Backend for OneServer {
         };
         let batching = self.batching(first, trips.len());
         let sent = self.carry_all(&trips, batching, &limits);
-        if trips.iter().zip(&sent).all(|(trip, sent)| self.is_final(trip, sent)) {
+        if trips.iter().zip(&sent).all(|(trip, sent)| is_usual(trip, sent)) {
             return sent;
         }
         self.make_rest(&trips, Some((sent, batching)), &limits)

@@ -83,17 +83,6 @@ enum Follows {
 }
 
 impl OneServer {
-    /// Returns true if this is what the trip comes to.
-    #[inline]
-    pub(super) fn is_final(&self, trip: &KeyTrip<'_>, sent: &Sent) -> bool {
-        match (trip.compares, &sent.reply) {
-            _ if sent.undecided.is_some() => false,
-            (Some(_), reply) => matches!(reply, Some(Ok(Reply::Executed(Some(_))))),
-            (None, Some(Err(_))) => !(self.opener.finds_master() && is_read_only(sent)),
-            _ => true,
-        }
-    }
-
     /// Makes the rest of trips that were sent so, or of those that were not sent yet. Returns what came of each.
     #[cold]
     pub(super) fn make_rest(
@@ -321,6 +310,16 @@ impl OneServer {
         };
         slots.into_values().map(part).collect()
     }
+}
+
+/// Returns true if this is what a trip comes to, as it usually is. Of anything else it is judged what follows.
+#[inline]
+pub(super) fn is_usual(trip: &KeyTrip<'_>, sent: &Sent) -> bool {
+    sent.undecided.is_none()
+        && match (trip.compares, &sent.reply) {
+            (Some(_), reply) => matches!(reply, Some(Ok(Reply::Executed(Some(_))))),
+            (None, reply) => !matches!(reply, Some(Err(_))),
+        }
 }
 
 /// Notes what came of a trip as it went last: if that was the GET of what a command that compares has found, what the
