@@ -2,26 +2,26 @@
 //! trips, and whether it goes again. A thread that has its reply holds no connection (I9).
 //!
 //! This page is the contract. The rest of the library may know twelve names, and the errors that users see as well,
-//! [`Refusal`], [`RefusalKind`] and [`TransportError`]; of the rules this layer knows when a lease ends, epochs, what a
-//! key should hold, and the form of a reply.
+//! [`Refusal`], [`RefusalKind`] and [`TransportError`]; of the rules this layer knows their values (keys, clocks,
+//! protocols with the versions that have them), when a lease ends, epochs, what a key should hold, and what a reply is.
 //!
 //! | | what it is | what holds |
 //! |---|---|---|
-//! | [`Backend`] | servers that carry trips | It blocks, for no longer than the limits say. |
-//! | [`KeyTrip`] | what is sent for a key | Its command is carried out at most once: not once `before` has passed, and only if the key holds what it should. What goes behind goes only if the command does. |
-//! | [`Request`] | a command, which packs itself | What it does is not known here. |
+//! | [`Backend`] | servers that carry trips | A trip blocks for no longer than its limits say; listening, until it is told to end. |
+//! | [`KeyTrip`] | what is sent for a key | Its command is carried out at most once, and only if the key holds what it should. It is not sent once `before` has passed. What goes behind goes only if the command does. |
+//! | [`Request`] | a command, which packs itself | Its words are not known here. |
 //! | [`Packed`] | its bytes, and the form of its replies | Which of them count was said when they were packed. |
-//! | [`Limits`] | until when what is waited for | Whatever waits before a trip is sent reads the clocks again. What a trip has spent those lack that follow from it; all of a call have at most twice its time. |
+//! | [`Limits`] | how long a trip may wait, and for what | After each wait the clocks are read again, before a trip is sent. |
 //! | [`Stop`] | ends a wait from outside | A command that was sent is waited for. |
 //! | [`Sent`] | what came of a trip | It is about this trip alone: see below. |
-//! | [`Failure`] | why there is no reply | `Refused`: it was not carried out. `Unreachable`, `Panicked`, `TooLate`: nothing was sent. `Lost`: it may have been carried out. |
-//! | [`Compares`] | how a server compares and changes in one command | A server without it has a transaction, or is too old, and gets nothing. |
+//! | [`Failure`] | why there is no reply | `Refused`: the server has refused it, or one of several commands that it is. `Unreachable`, `Panicked`, `TooLate`: it was not carried out. `Lost`: it may have been. |
+//! | [`Compares`] | how a server compares and changes in one command | On a server without it a transaction does the same. |
 //! | [`NodeId`] | a node of a cluster | One that hangs holds up the keys of no other. |
 //! | [`Heard`] | what a listener receives | What was published before `Subscribed` is lost. |
-//! | [`Deployment`] | servers to open: one, Sentinels, a cluster, a user's pool | Nothing is connected before the first trip. |
+//! | [`Deployment`] | servers to open: one, Sentinels, a cluster, a user's pool | Opening it connects to nothing. |
 //!
 //! **What is shared decides nothing about one.** Trips of many keys and threads share connections, round trips and
-//! transactions. If one of them is refused, late, about a key that was written meanwhile, or lost its thread, the others
+//! transactions. If one of them is refused, late, or about a key that was written meanwhile, or if its thread gives up, the others
 //! come to what they would have come to alone. Where what was shared does not tell, a trip is [`Undecided`] and goes
 //! again, with fewer others; no one above ever sees that. `server/tests.rs` searches for a case in which it does not hold.
 //!

@@ -22,7 +22,7 @@ const DEFAULT_POOL_SIZE: u32 = 16;
 /// How long a call retries while the server is unreachable unless set.
 const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
 
-/// Which servers, and how connections to them are opened, and how long calls wait for them.
+/// Servers to open, with the settings of their connections.
 #[derive(Clone)]
 pub(crate) struct Deployment {
     topology: Topology,
@@ -123,7 +123,7 @@ impl Deployment {
     }
 
     /// Returns them as a backend. Contacts none.
-    pub(crate) fn open(self) -> Arc<dyn Backend> {
+    pub(crate) fn open(&self) -> Arc<dyn Backend> {
         let opener = self.opener();
         let size = match &self.topology {
             Topology::Pool(pool) => pool.size(),

@@ -80,11 +80,12 @@ pub(in crate::net) enum Form {
 /// What a reply says of the commands that were packed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) enum Role {
-    /// It is the reply to all of them; if several are, a list of these is.
+    /// It is the reply to all of them. If there are several, their list is.
     Counts,
-    /// A refusal is one of all; otherwise it says nothing.
+    /// A refusal is one of all. In a transaction before Redis 2.6.5 it may have been carried out although the one that
+    /// counts was refused: then that is unknown.
     Judges,
-    /// Nothing.
+    /// Nothing, unless a transaction carries them out.
     Beside,
 }
 
@@ -119,80 +120,87 @@ impl AwaitedReply {
     }
 }
 
+/// Packed commands of which the last has the form of its reply, and no words yet.
+pub(crate) struct Wordless<'a>(&'a mut Packed);
+
+impl<'a> Wordless<'a> {
+    /// Packs the words of the command.
+    pub(crate) fn words(self, words: &[&[u8]]) -> &'a mut Packed {
+        let packed = self.begin(words.len());
+        for word in words {
+            packed.word(word);
+        }
+        packed
+    }
+
+    /// Packs the words of the command, of which the first ones, its name among them, are packed in `begun`.
+    #[inline]
+    pub(crate) fn begun(self, begun: &[u8], words: &[&[u8]]) -> &'a mut Packed {
+        self.0.bytes.extend_from_slice(begun);
+        for word in words {
+            self.0.word(word);
+        }
+        self.0
+    }
+
+    /// Begins the words of the command, which are so many.
+    pub(crate) fn begin(self, words: usize) -> &'a mut Packed {
+        self.0.head(b'*', words);
+        self.0
+    }
+}
+
 impl Packed {
     /// Begins a command that is answered by a number.
     #[inline]
-    pub(crate) fn integer(&mut self) -> &mut Self {
+    pub(crate) fn integer(&mut self) -> Wordless<'_> {
         self.awaits(Form::Integer)
     }
 
     /// Begins a command that pushes, which Redis 1.x answers by OK.
-    pub(crate) fn push(&mut self) -> &mut Self {
+    pub(crate) fn push(&mut self) -> Wordless<'_> {
         self.awaits(Form::IntegerOrOkay)
     }
 
     /// Begins a command that is answered by bytes, or that there are none.
     #[inline]
-    pub(crate) fn bulk(&mut self) -> &mut Self {
+    pub(crate) fn bulk(&mut self) -> Wordless<'_> {
         self.awaits(Form::Bulk)
     }
 
     /// Begins a command that is answered by OK.
-    pub(crate) fn okay(&mut self) -> &mut Self {
+    pub(crate) fn okay(&mut self) -> Wordless<'_> {
         self.awaits(Form::Okay)
     }
 
-    /// Begins a command that is answered by OK if it was carried out.
-    pub(crate) fn okay_or_nil(&mut self) -> &mut Self {
+    /// Begins a command that is answered by OK if it was carried out, and by nil if not.
+    pub(crate) fn okay_or_nil(&mut self) -> Wordless<'_> {
         self.awaits(Form::OkayOrNil)
     }
 
     /// Begins a command that is answered by a list of bytes: of so many, or of any number.
-    pub(crate) fn list(&mut self, length: Option<usize>) -> &mut Self {
-        self.awaits(Form::List);
-        if let Some(last) = self.awaited.last_mut() {
+    pub(crate) fn list(&mut self, length: Option<usize>) -> Wordless<'_> {
+        let wordless = self.awaits(Form::List);
+        if let Some(last) = wordless.0.awaited.last_mut() {
             last.length = length.and_then(|length| u16::try_from(length).ok()).unwrap_or_default();
         }
-        self
+        wordless
     }
 
-    /// Says of the command that its reply counts only if it is a refusal: then it is one of all commands.
-    pub(crate) fn judges(&mut self) -> &mut Self {
-        self.role(Role::Judges)
+    /// Says of the last command that its reply counts only if it is a refusal: then it is one of all commands.
+    pub(crate) fn judges(&mut self) {
+        self.role(Role::Judges);
     }
 
-    /// Says of the command that its reply says nothing of the others, not even if it is a refusal.
-    pub(crate) fn beside(&mut self) -> &mut Self {
-        self.role(Role::Beside)
+    /// Says of the last command that its reply says nothing of the others, not even if it is a refusal.
+    pub(crate) fn beside(&mut self) {
+        self.role(Role::Beside);
     }
 
-    fn role(&mut self, role: Role) -> &mut Self {
+    fn role(&mut self, role: Role) {
         if let Some(last) = self.awaited.last_mut() {
             last.role = role;
         }
-        self
-    }
-
-    /// Packs the words of a command.
-    pub(crate) fn words(&mut self, words: &[&[u8]]) {
-        self.begin(words.len());
-        for word in words {
-            self.word(word);
-        }
-    }
-
-    /// Packs the words of a command whose first ones, its name among them, are packed in `begun`.
-    #[inline]
-    pub(crate) fn begun(&mut self, begun: &[u8], words: &[&[u8]]) {
-        self.bytes.extend_from_slice(begun);
-        for word in words {
-            self.word(word);
-        }
-    }
-
-    /// Begins the words of a command, which are so many.
-    pub(crate) fn begin(&mut self, words: usize) {
-        self.head(b'*', words);
     }
 
     pub(crate) fn word(&mut self, word: &[u8]) {
@@ -208,12 +216,12 @@ impl Packed {
 
     /// Adds the form of a command's reply, which is packed next.
     #[inline]
-    pub(in crate::net) fn awaits(&mut self, form: Form) -> &mut Self {
+    pub(in crate::net) fn awaits(&mut self, form: Form) -> Wordless<'_> {
         if self.asks {
             self.ask();
         }
         self.awaited.push(AwaitedReply::of(form));
-        self
+        Wordless(self)
     }
 
     #[cold]
@@ -288,10 +296,10 @@ mod tests {
         let long = vec![b'x'; 12_345];
         packed.integer().words(&[b"SETNX", b"", &long]);
         packed.awaits(Form::ListOrNil).words(&[b"EXEC"]);
-        packed.okay().begin(3);
-        packed.word(b"SETEX");
-        packed.word(b"k");
-        packed.number(1_234_567_890);
+        let words = packed.okay().begin(3);
+        words.word(b"SETEX");
+        words.word(b"k");
+        words.number(1_234_567_890);
         let mut expected = redis::cmd("SETNX").arg("").arg(&long).get_packed_command();
         expected.extend(redis::cmd("EXEC").get_packed_command());
         expected.extend(redis::cmd("SETEX").arg("k").arg(1_234_567_890).get_packed_command());

@@ -38,21 +38,23 @@ fn read_one(name: &str, reply: Value, awaited: AwaitedReply) -> ReadReply {
 }
 
 fn read_several(name: &str, replies: impl Iterator<Item = Value>, awaited: &[AwaitedReply]) -> ReadReply {
-    let (mut counted, mut more, mut refused) = (None, Vec::new(), None);
+    let (mut counted, mut more, mut refused, mut is_of_all) = (None, Vec::new(), None, false);
     let several = awaited.iter().filter(|awaited| awaited.role == Role::Counts).count() > 1;
-    for (reply, awaited) in replies.zip(awaited) {
-        let outcome = match (awaited.role, refusal(&reply)) {
-            (Role::Beside, _) | (Role::Judges, None) => continue,
-            (Role::Judges, Some(refusal)) => return Ok(Err(refusal)),
-            (Role::Counts, Some(refusal)) => {
+    for (reply, awaited) in replies.zip(awaited).filter(|(_, awaited)| awaited.role != Role::Beside) {
+        let counts = awaited.role == Role::Counts;
+        let outcome = match refusal(&reply) {
+            Some(refusal) => {
+                is_of_all |= !counts;
                 refused.get_or_insert(refusal);
                 None
             }
-            (Role::Counts, None) => {
+            None if counts => {
                 Some(awaited.form.reply(reply).map_err(|other| unexpected(name, Some(&other)))?)
             }
+            None => None,
         };
         match outcome {
+            _ if !counts => {}
             outcome if !several => counted = outcome,
             Some(Reply::Bulk(found)) => more.push(found),
             _ => more.push(None),
@@ -60,7 +62,9 @@ fn read_several(name: &str, replies: impl Iterator<Item = Value>, awaited: &[Awa
     }
     // Of several, what one has given counts also where another was refused.
     match (counted, refused) {
-        (None, Some(refusal)) if more.iter().all(Option::is_none) => Ok(Err(refusal)),
+        (counted, Some(refusal)) if is_of_all || counted.is_none() && more.iter().all(Option::is_none) => {
+            Ok(Err(refusal))
+        }
         (Some(reply), _) => Ok(Ok(reply)),
         (None, _) if more.is_empty() => Err(unexpected(name, None)),
         (None, _) => Ok(Ok(Reply::Bulks(more))),
@@ -186,8 +190,9 @@ pub(super) fn unexpected(name: &str, reply: Option<&Value>) -> TransportError {
     TransportError::new(
         io::ErrorKind::InvalidData,
         &match reply {
-            // The bytes of a long value are not shown.
+            // What keys hold is not shown.
             Some(Value::BulkString(bytes)) => format!("{NO_REDIS}: {} bytes to {name}", bytes.len()),
+            Some(Value::Array(list)) => format!("{NO_REDIS}: a list of {} to {name}", list.len()),
             Some(reply) => format!("{NO_REDIS}: {reply:?} to {name}"),
             None => format!("{NO_REDIS}: too few replies to {name}"),
         },

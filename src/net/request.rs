@@ -33,7 +33,7 @@ pub(crate) trait Request: Debug + Sync {
         None
     }
 
-    /// Packs that command, which is answered by a number, or by OK: for a key that must hold these bytes.
+    /// Packs that command, which is answered by a number, or by OK or nil: for a key that must hold these bytes.
     fn pack_comparing(&self, _compares: Compares, _key: &Key, _held: &[u8], _packed: &mut Packed) {}
 
     /// Returns the keys that it reads, if there may be several.
@@ -41,8 +41,8 @@ pub(crate) trait Request: Debug + Sync {
         None
     }
 
-    /// Returns true if it also changes a side key, in the epoch of the node that has it: while their slot moves, the
-    /// two may be on two nodes.
+    /// Returns true if it changes a counter without a condition on it: while the slot moves, that may be on another node
+    /// than the key, and the node that takes the slot over is of another epoch.
     fn counts(&self) -> bool {
         false
     }

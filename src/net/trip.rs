@@ -114,7 +114,8 @@ impl Wire {
             }
         }
         if self.count() == 0 {
-            return self.packed.okay().words(&[b"DISCARD"]);
+            self.packed.okay().words(&[b"DISCARD"]);
+            return;
         }
         self.packed.awaits(Form::ListOrNil).begun(b"*1\r\n$4\r\nEXEC\r\n", &[]);
         for job in each(batch).filter(|job| job.is_on_the_wire(Phase::Changing)) {

@@ -30,36 +30,48 @@ impl Request for Command {
             Self::SetNx(NewValue { value, ttl: None }) => {
                 packed.integer().begun(b"*3\r\n$5\r\nSETNX\r\n", &[bytes, value]);
             }
-            Self::SetNx(entry) => set(packed.okay_or_nil(), bytes, entry, &[b"NX"]),
-            Self::Get => packed.bulk().begun(b"*2\r\n$3\r\nGET\r\n", &[bytes]),
-            Self::TimeToLive => packed.integer().words(&[b"PTTL", bytes]),
+            Self::SetNx(entry) => set(packed, bytes, entry, &[b"NX"]),
+            Self::Get => {
+                packed.bulk().begun(b"*2\r\n$3\r\nGET\r\n", &[bytes]);
+            }
+            Self::TimeToLive => {
+                packed.integer().words(&[b"PTTL", bytes]);
+            }
             Self::GetAll(keys) => {
-                packed.list(Some(keys.len())).begin(1 + keys.len());
-                packed.word(b"MGET");
+                let words = packed.list(Some(keys.len())).begin(1 + keys.len());
+                words.word(b"MGET");
                 for key in keys.iter() {
-                    packed.word(key.as_bytes());
+                    words.word(key.as_bytes());
                 }
             }
-            Self::GetSet(value) => packed.bulk().words(&[b"GETSET", bytes, value]),
-            Self::Set(entry) => set(packed.okay(), bytes, entry, &[]),
+            Self::GetSet(value) => {
+                packed.bulk().words(&[b"GETSET", bytes, value]);
+            }
+            Self::Set(entry) => set(packed, bytes, entry, &[]),
             Self::Renew(renewed) => {
                 let (entry, time) = &**renewed;
-                set(packed.okay().judges(), bytes, entry, &[]);
-                expire_counter(packed.integer(), bytes, *time);
+                set(packed, bytes, entry, &[]);
+                packed.judges();
+                expire_counter(packed, bytes, *time);
             }
-            Self::Del => packed.integer().begun(b"*2\r\n$3\r\nDEL\r\n", &[bytes]),
-            Self::GetDel => packed.bulk().words(&[b"GETDEL", bytes]),
+            Self::Del => {
+                packed.integer().begun(b"*2\r\n$3\r\nDEL\r\n", &[bytes]);
+            }
+            Self::GetDel => {
+                packed.bulk().words(&[b"GETDEL", bytes]);
+            }
             Self::Count { forget_after } => {
                 packed.integer().words(&[b"INCR", &SideKey::Fence.of(bytes)]);
                 if let Some(time) = forget_after {
-                    expire_counter(packed.integer().judges(), bytes, *time);
+                    expire_counter(packed, bytes, *time);
+                    packed.judges();
                 }
             }
             Self::Raise { by, .. } => {
                 let counter = SideKey::Fence.of(bytes);
                 packed.integer().words(&[b"INCRBY", &counter, by.to_string().as_bytes()]);
             }
-            Self::ForgetAfter(time) => expire_counter(packed.integer(), bytes, *time),
+            Self::ForgetAfter(time) => expire_counter(packed, bytes, *time),
             Self::Waiting(waiting) => pack_waiting(packed, bytes, waiting),
             Self::Take(lists) => {
                 for (key, next) in lists {
@@ -92,9 +104,13 @@ impl Request for Command {
     fn pack_comparing(&self, compares: Compares, key: &Key, held: &[u8], packed: &mut Packed) {
         let key = key.as_bytes();
         match (self, compares) {
-            (Self::Set(entry), _) => set(packed.okay_or_nil(), key, entry, &[b"IFEQ", held]),
-            (_, Compares::DelEx) => packed.integer().begun(b"*4\r\n$5\r\nDELEX\r\n", &[key, b"IFEQ", held]),
-            (_, Compares::DelIfEq) => packed.integer().begun(b"*3\r\n$7\r\nDELIFEQ\r\n", &[key, held]),
+            (Self::Set(entry), _) => set(packed, key, entry, &[b"IFEQ", held]),
+            (_, Compares::DelEx) => {
+                packed.integer().begun(b"*4\r\n$5\r\nDELEX\r\n", &[key, b"IFEQ", held]);
+            }
+            (_, Compares::DelIfEq) => {
+                packed.integer().begun(b"*3\r\n$7\r\nDELIFEQ\r\n", &[key, held]);
+            }
         }
     }
 
@@ -114,31 +130,40 @@ impl Request for Command {
 
 fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
     let list: &[u8] = &SideKey::Waiters.of(key);
-    let expire = |packed: &mut Packed| packed.words(&[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
+    let expire = |packed: &mut Packed| {
+        packed.integer().words(&[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
+    };
     match waiting {
         Waiting::Enter { channel, expires } => {
             packed.push().words(&[b"RPUSH", list, channel]);
             if *expires {
                 // The process is listed also where its list gets no time to live.
-                expire(packed.integer().beside());
+                expire(packed);
+                packed.beside();
             }
         }
         Waiting::Check { expires, .. } => {
             packed.list(None).words(&[b"LRANGE", list, b"0", b"-1"]);
             if *expires {
-                expire(packed.integer().judges());
+                expire(packed);
+                packed.judges();
             }
         }
-        Waiting::Next => packed.bulk().words(&[b"LPOP", list]),
+        Waiting::Next => {
+            packed.bulk().words(&[b"LPOP", list]);
+        }
         Waiting::NextAfter { channel, expires } => {
             // What was taken is to be notified, also where the entry of this process was refused.
-            packed.push().beside().words(&[b"RPUSH", list, channel]);
+            packed.push().words(&[b"RPUSH", list, channel]).beside();
             if *expires {
-                expire(packed.integer().beside());
+                expire(packed);
+                packed.beside();
             }
             packed.bulk().words(&[b"LPOP", list]);
         }
-        Waiting::Leave(channel) => packed.integer().words(&[b"LREM", list, b"1", channel]),
+        Waiting::Leave(channel) => {
+            packed.integer().words(&[b"LREM", list, b"1", channel]);
+        }
         Waiting::Wake { channel, polled } => {
             packed.integer().words(&[b"PUBLISH", channel, &waiting_list::message(key, *polled)]);
         }
@@ -148,12 +173,14 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
 fn expire_counter(packed: &mut Packed, key: &[u8], time: Duration) {
     // Rounded up.
     let seconds = time.as_millis().div_ceil(1000).to_string();
-    packed.words(&[b"EXPIRE", &SideKey::Fence.of(key), seconds.as_bytes()]);
+    packed.integer().words(&[b"EXPIRE", &SideKey::Fence.of(key), seconds.as_bytes()]);
 }
 
+/// Packs a SET, which may be carried out on a condition.
 fn set(packed: &mut Packed, key: &[u8], entry: &NewValue, condition: &[&[u8]]) {
     let ttl_words = if entry.ttl.is_some() { 2 } else { 0 };
-    packed.begin(3 + ttl_words + condition.len());
+    let wordless = if condition.is_empty() { packed.okay() } else { packed.okay_or_nil() };
+    let packed = wordless.begin(3 + ttl_words + condition.len());
     for word in [b"SET", key, &entry.value] {
         packed.word(word);
     }

@@ -256,6 +256,8 @@ fn last_of(taken: &mut Option<Result<Reply, Failure>>) -> Option<Result<Reply, F
             *taken = channels.pop().map(|own| Ok(Reply::Bulk(own)));
             last
         }
+        // There was only one.
+        last @ Ok(Reply::Bulk(_)) => Some(last),
         other => {
             *taken = Some(other.clone());
             Some(other)

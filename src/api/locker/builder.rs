@@ -221,11 +221,10 @@ impl LockerBuilder {
         if let Some(problem) = self.deployment.problem().or(has_bad_name.then_some(BAD_NAME)) {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
-        let key_prefix = self.deployment.key_prefix.clone();
         let locker = Locker::over(self.deployment.open()).with_engine(|engine| {
             engine.observe(self.observer);
             engine.holder_name = self.holder_name.map(Arc::from);
-            engine.begin_keys_with(key_prefix);
+            engine.begin_keys_with(self.deployment.key_prefix);
         });
         Ok(locker)
     }

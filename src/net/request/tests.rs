@@ -3,9 +3,9 @@
 use proto::values::Key;
 
 use super::Request;
-use crate::net::packed::Packed;
+use crate::net::packed::{Packed, Wordless};
 
-type Form = for<'a> fn(&'a mut Packed) -> &'a mut Packed;
+type Form = for<'a> fn(&'a mut Packed) -> Wordless<'a>;
 
 /// Commands, of whose words KEY stands for the key.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(in crate::net) const DEL: TestCommand = TestCommand(&[(Packed::integer, "DEL
 pub(in crate::net) const LPOP: TestCommand = TestCommand(&[(Packed::bulk, "LPOP list:{KEY}")]);
 pub(in crate::net) const COUNT: TestCommand = TestCommand(&[(Packed::integer, "INCR counter:{KEY}")]);
 pub(in crate::net) const COUNT_FOR: TestCommand =
-    TestCommand(&[COUNT.0[0], (|packed| packed.integer().judges(), "EXPIRE counter:{KEY} 7")]);
+    TestCommand(&[COUNT.0[0], (Packed::integer, "EXPIRE counter:{KEY} 7")]);
 
 impl Request for TestCommand {
     fn name(&self) -> &'static str {
@@ -26,9 +26,12 @@ impl Request for TestCommand {
     }
 
     fn pack(&self, key: &Key, packed: &mut Packed) {
-        for (form, words) in self.0 {
+        for (n, (form, words)) in self.0.iter().enumerate() {
             let words = words.replace("KEY", &key.to_string());
-            form(packed).words(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+            let packed = form(packed).words(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+            if n > 0 {
+                packed.judges();
+            }
         }
     }
 
