@@ -8,7 +8,7 @@
 //! | | what it is | what holds |
 //! |---|---|---|
 //! | [`Backend`] | servers that carry trips | A trip blocks for no longer than its limits say; listening, until it is told to end. |
-//! | [`KeyTrip`] | what is sent for a key | Its command is carried out at most once, and only if the key holds what it should. It is not sent once `before` has passed. What goes behind goes only if the command does. |
+//! | [`KeyTrip`] | what is sent for a key | Its command is carried out at most once, and only if the key holds what it should. The command is not sent once `before` has passed. What goes behind it is sent only if it is sent. |
 //! | [`Request`] | a command, which packs itself | Its words are not known here. |
 //! | [`Packed`] | its bytes, and the form of its replies | Which of them count was said when they were packed. |
 //! | [`Limits`] | how long a trip may wait, and for what | After each wait the clocks are read again, before a trip is sent. |
@@ -21,9 +21,10 @@
 //! | [`Deployment`] | servers to open: one, Sentinels, a cluster, a user's pool | Opening it connects to nothing. |
 //!
 //! **What is shared decides nothing about one.** Trips of many keys and threads share connections, round trips and
-//! transactions. If one of them is refused, late, or about a key that was written meanwhile, or if its thread gives up, the others
-//! come to what they would have come to alone. Where what was shared does not tell, a trip is [`Undecided`] and goes
-//! again, with fewer others; no one above ever sees that. `server/tests.rs` searches for a case in which it does not hold.
+//! transactions. If one of them is refused, late, or about a key that was written meanwhile, or if its thread gives up,
+//! the others come to what they would have come to alone. If what was shared does not tell what a trip comes to, it is
+//! [`Undecided`] and goes again, with fewer others; nothing above sees that. `server/tests.rs` searches for a case in
+//! which this does not hold.
 //!
 //! Parts that change for different reasons: `deployment`, what is opened; `connections`; `lanes`, by which threads share
 //! them; `request` and `packed`, what they carry; `jobs`, `item` and `trip`, what is on the wire; `replies`, what comes

@@ -56,9 +56,9 @@ impl<'a> Incoming<'a> {
         for at in 0..item.packed.awaited.len() {
             if self.broken.is_none() {
                 match self.values.next().map(|value| mem::replace(value, Value::Nil)) {
-                    Some(value) if item.awaits(at).fits(&value) => {
+                    Some(value) if item.form(at).fits(&value) => {
                         let refusal = refusal(&value);
-                        if item.packed.awaited[at].form != Form::Asked {
+                        if item.form(at) != Form::Asked {
                             item.replies.push(value);
                         }
                         if let Some(refusal) = refusal {

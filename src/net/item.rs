@@ -165,12 +165,14 @@ impl Item {
         (self.state, self.withheld) = (ItemState::Withheld, Some(why));
     }
 
-    /// Returns what the reply of its command at this place has to be.
+    /// Returns what form the reply of its command at this place has to have.
     #[inline]
-    pub(super) fn awaits(&self, at: usize) -> AwaitedReply {
-        let awaited = self.packed.awaited[at];
-        let is_queued = self.queues && !matches!(awaited.form, Form::ListOrNil | Form::Asked);
-        if is_queued { AwaitedReply::of(Form::Queued) } else { awaited }
+    pub(super) fn form(&self, at: usize) -> Form {
+        match self.packed.awaited[at].form {
+            form @ (Form::ListOrNil | Form::Asked) => form,
+            _ if self.queues => Form::Queued,
+            form => form,
+        }
     }
 
     /// Returns what came of the command, once, whose replies are read so. `None`: the server has not read it.

@@ -83,14 +83,15 @@ pub(in crate::net) enum Role {
     /// It is the reply to all of them. If there are several, their list is.
     Counts,
     /// A refusal is one of all. In a transaction before Redis 2.6.5 it may have been carried out although the one that
-    /// counts was refused: then that is unknown.
-    Judges,
+    /// counts was refused: then it is unknown what came of them.
+    MustSucceed,
     /// Nothing, unless a transaction carries them out.
-    Beside,
+    Ignored,
 }
 
 impl Form {
-    fn fits(self, value: &Value) -> bool {
+    #[inline]
+    pub(in crate::net) fn fits(self, value: &Value) -> bool {
         match (self, value) {
             (Self::Any, _)
             | (_, Value::ServerError(_))
@@ -120,10 +121,10 @@ impl AwaitedReply {
     }
 }
 
-/// Packed commands of which the last has the form of its reply, and no words yet.
-pub(crate) struct Wordless<'a>(&'a mut Packed);
+/// A command of which the form of its reply is noted, and that has no words yet.
+pub(crate) struct NewCommand<'a>(&'a mut Packed);
 
-impl<'a> Wordless<'a> {
+impl<'a> NewCommand<'a> {
     /// Packs the words of the command.
     pub(crate) fn words(self, words: &[&[u8]]) -> &'a mut Packed {
         let packed = self.begin(words.len());
@@ -153,48 +154,48 @@ impl<'a> Wordless<'a> {
 impl Packed {
     /// Begins a command that is answered by a number.
     #[inline]
-    pub(crate) fn integer(&mut self) -> Wordless<'_> {
+    pub(crate) fn integer(&mut self) -> NewCommand<'_> {
         self.awaits(Form::Integer)
     }
 
     /// Begins a command that pushes, which Redis 1.x answers by OK.
-    pub(crate) fn push(&mut self) -> Wordless<'_> {
+    pub(crate) fn push(&mut self) -> NewCommand<'_> {
         self.awaits(Form::IntegerOrOkay)
     }
 
     /// Begins a command that is answered by bytes, or that there are none.
     #[inline]
-    pub(crate) fn bulk(&mut self) -> Wordless<'_> {
+    pub(crate) fn bulk(&mut self) -> NewCommand<'_> {
         self.awaits(Form::Bulk)
     }
 
     /// Begins a command that is answered by OK.
-    pub(crate) fn okay(&mut self) -> Wordless<'_> {
+    pub(crate) fn okay(&mut self) -> NewCommand<'_> {
         self.awaits(Form::Okay)
     }
 
     /// Begins a command that is answered by OK if it was carried out, and by nil if not.
-    pub(crate) fn okay_or_nil(&mut self) -> Wordless<'_> {
+    pub(crate) fn okay_or_nil(&mut self) -> NewCommand<'_> {
         self.awaits(Form::OkayOrNil)
     }
 
     /// Begins a command that is answered by a list of bytes: of so many, or of any number.
-    pub(crate) fn list(&mut self, length: Option<usize>) -> Wordless<'_> {
-        let wordless = self.awaits(Form::List);
-        if let Some(last) = wordless.0.awaited.last_mut() {
+    pub(crate) fn list(&mut self, length: Option<usize>) -> NewCommand<'_> {
+        let command = self.awaits(Form::List);
+        if let Some(last) = command.0.awaited.last_mut() {
             last.length = length.and_then(|length| u16::try_from(length).ok()).unwrap_or_default();
         }
-        wordless
+        command
     }
 
     /// Says of the last command that its reply counts only if it is a refusal: then it is one of all commands.
-    pub(crate) fn judges(&mut self) {
-        self.role(Role::Judges);
+    pub(crate) fn must_succeed(&mut self) {
+        self.role(Role::MustSucceed);
     }
 
     /// Says of the last command that its reply says nothing of the others, not even if it is a refusal.
-    pub(crate) fn beside(&mut self) {
-        self.role(Role::Beside);
+    pub(crate) fn ignored(&mut self) {
+        self.role(Role::Ignored);
     }
 
     fn role(&mut self, role: Role) {
@@ -216,12 +217,12 @@ impl Packed {
 
     /// Adds the form of a command's reply, which is packed next.
     #[inline]
-    pub(in crate::net) fn awaits(&mut self, form: Form) -> Wordless<'_> {
+    pub(in crate::net) fn awaits(&mut self, form: Form) -> NewCommand<'_> {
         if self.asks {
             self.ask();
         }
         self.awaited.push(AwaitedReply::of(form));
-        Wordless(self)
+        NewCommand(self)
     }
 
     #[cold]

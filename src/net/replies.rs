@@ -33,41 +33,46 @@ pub(super) fn read(name: &str, replies: &mut Vec<Value>, awaited: &[AwaitedReply
 fn read_one(name: &str, reply: Value, awaited: AwaitedReply) -> ReadReply {
     match refusal(&reply) {
         Some(refusal) => Ok(Err(refusal)),
-        None => awaited.form.reply(reply).map(Ok).map_err(|other| unexpected(name, Some(&other))),
+        None => awaited.reply(reply).map(Ok).map_err(|other| unexpected(name, Some(&other))),
     }
 }
 
 fn read_several(name: &str, replies: impl Iterator<Item = Value>, awaited: &[AwaitedReply]) -> ReadReply {
-    let (mut counted, mut more, mut refused, mut is_of_all) = (None, Vec::new(), None, false);
-    let several = awaited.iter().filter(|awaited| awaited.role == Role::Counts).count() > 1;
-    for (reply, awaited) in replies.zip(awaited).filter(|(_, awaited)| awaited.role != Role::Beside) {
+    let (mut counted, mut refused, mut is_of_all) = (Vec::new(), None, false);
+    for (reply, awaited) in replies.zip(awaited).filter(|(_, awaited)| awaited.role != Role::Ignored) {
         let counts = awaited.role == Role::Counts;
-        let outcome = match refusal(&reply) {
+        match refusal(&reply) {
             Some(refusal) => {
                 is_of_all |= !counts;
                 refused.get_or_insert(refusal);
-                None
+                counted.extend(counts.then_some(None));
             }
             None if counts => {
-                Some(awaited.form.reply(reply).map_err(|other| unexpected(name, Some(&other)))?)
+                let reply = awaited.reply(reply).map_err(|other| unexpected(name, Some(&other)))?;
+                counted.push(Some(reply));
             }
-            None => None,
-        };
-        match outcome {
-            _ if !counts => {}
-            outcome if !several => counted = outcome,
-            Some(Reply::Bulk(found)) => more.push(found),
-            _ => more.push(None),
+            None => {}
         }
     }
     // Of several, what one has given counts also where another was refused.
-    match (counted, refused) {
-        (counted, Some(refusal)) if is_of_all || counted.is_none() && more.iter().all(Option::is_none) => {
-            Ok(Err(refusal))
+    let found_nothing = || counted.iter().all(|reply| matches!(reply, None | Some(Reply::Bulk(None))));
+    if let Some(refusal) = refused.filter(|_| is_of_all || found_nothing()) {
+        return Ok(Err(refusal));
+    }
+    match <[Option<Reply>; 1]>::try_from(counted) {
+        Ok([Some(reply)]) => Ok(Ok(reply)),
+        Err(several) if !several.is_empty() => {
+            let found = |reply| if let Some(Reply::Bulk(found)) = reply { found } else { None };
+            Ok(Ok(Reply::Bulks(several.into_iter().map(found).collect())))
         }
-        (Some(reply), _) => Ok(Ok(reply)),
-        (None, _) if more.is_empty() => Err(unexpected(name, None)),
-        (None, _) => Ok(Ok(Reply::Bulks(more))),
+        _ => Err(unexpected(name, None)),
+    }
+}
+
+impl AwaitedReply {
+    /// Returns what a value says that is no refusal. The error is a value of another form.
+    fn reply(self, value: Value) -> Result<Reply, Value> {
+        if self.fits(&value) { self.form.reply(value) } else { Err(value) }
     }
 }
 
@@ -136,11 +141,10 @@ pub(super) fn read_change(replies: &mut Vec<Value>, awaited: &[AwaitedReply]) ->
         (_, []) => Err(unexpected("EXEC", None)),
         (exec, _) if !replies.iter().all(is_queued) => Err(unexpected("EXEC", Some(&exec))),
         (Value::Nil, _) => Ok(Ok(Reply::Executed(None))),
-        (Value::Array(mut results), _) if fits => match read("EXEC", &mut results, awaited)? {
-            Ok(Reply::Integer(n)) => Ok(Ok(Reply::Executed(Some(n)))),
-            Ok(_) => Err(unexpected("EXEC", None)),
-            Err(refusal) => Ok(Err(refusal)),
-        },
+        (Value::Array(mut results), _) if fits => {
+            let read = read("EXEC", &mut results, awaited)?;
+            Ok(read.map(|reply| if let Reply::Integer(n) = reply { Reply::Executed(Some(n)) } else { reply }))
+        }
         (exec, _) => Err(unexpected("EXEC", Some(&exec))),
     }
 }
@@ -152,7 +156,7 @@ fn read_refused(queued: &[Value], exec: &Value, results: &[Value], awaited: &[Aw
     let carried_out = queued.iter().zip(awaited).filter(|(queued, _)| !is_refusal(queued));
     // What a key was given although more was to be done shows when it is read.
     let gave = |(result, (_, awaited)): (&Value, (&Value, &AwaitedReply))| {
-        awaited.role == Role::Judges && *result == Value::Okay && awaited.fits(result)
+        awaited.role == Role::MustSucceed && *result == Value::Okay && awaited.fits(result)
     };
     if results.iter().zip(carried_out).any(gave) {
         return Err(unexpected("EXEC", Some(exec)));

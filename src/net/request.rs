@@ -41,9 +41,9 @@ pub(crate) trait Request: Debug + Sync {
         None
     }
 
-    /// Returns true if it changes a counter without a condition on it: while the slot moves, that may be on another node
-    /// than the key, and the node that takes the slot over is of another epoch.
-    fn counts(&self) -> bool {
+    /// Returns true if it changes a counter, whatever that holds: while the slot moves, that may be on another node than
+    /// the key, and the node that takes the slot over is of another epoch.
+    fn changes_counter(&self) -> bool {
         false
     }
 

@@ -51,7 +51,7 @@ impl Request for Command {
             Self::Renew(renewed) => {
                 let (entry, time) = &**renewed;
                 set(packed, bytes, entry, &[]);
-                packed.judges();
+                packed.must_succeed();
                 expire_counter(packed, bytes, *time);
             }
             Self::Del => {
@@ -64,7 +64,7 @@ impl Request for Command {
                 packed.integer().words(&[b"INCR", &SideKey::Fence.of(bytes)]);
                 if let Some(time) = forget_after {
                     expire_counter(packed, bytes, *time);
-                    packed.judges();
+                    packed.must_succeed();
                 }
             }
             Self::Raise { by, .. } => {
@@ -118,7 +118,7 @@ impl Request for Command {
         if let Self::GetAll(keys) = self { Some(keys) } else { None }
     }
 
-    fn counts(&self) -> bool {
+    fn changes_counter(&self) -> bool {
         matches!(self, Self::Count { .. } | Self::Renew(_))
     }
 
@@ -139,14 +139,14 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
             if *expires {
                 // The process is listed also where its list gets no time to live.
                 expire(packed);
-                packed.beside();
+                packed.ignored();
             }
         }
         Waiting::Check { expires, .. } => {
             packed.list(None).words(&[b"LRANGE", list, b"0", b"-1"]);
             if *expires {
                 expire(packed);
-                packed.judges();
+                packed.must_succeed();
             }
         }
         Waiting::Next => {
@@ -154,10 +154,10 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
         }
         Waiting::NextAfter { channel, expires } => {
             // What was taken is to be notified, also where the entry of this process was refused.
-            packed.push().words(&[b"RPUSH", list, channel]).beside();
+            packed.push().words(&[b"RPUSH", list, channel]).ignored();
             if *expires {
                 expire(packed);
-                packed.beside();
+                packed.ignored();
             }
             packed.bulk().words(&[b"LPOP", list]);
         }
@@ -179,8 +179,8 @@ fn expire_counter(packed: &mut Packed, key: &[u8], time: Duration) {
 /// Packs a SET, which may be carried out on a condition.
 fn set(packed: &mut Packed, key: &[u8], entry: &NewValue, condition: &[&[u8]]) {
     let ttl_words = if entry.ttl.is_some() { 2 } else { 0 };
-    let wordless = if condition.is_empty() { packed.okay() } else { packed.okay_or_nil() };
-    let packed = wordless.begin(3 + ttl_words + condition.len());
+    let command = if condition.is_empty() { packed.okay() } else { packed.okay_or_nil() };
+    let packed = command.begin(3 + ttl_words + condition.len());
     for word in [b"SET", key, &entry.value] {
         packed.word(word);
     }

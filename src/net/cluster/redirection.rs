@@ -28,7 +28,7 @@ pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Red
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
                 // A node that takes a slot over makes a second one of a key
                 // that the other has still, and counts in an epoch of before.
-                Redirected::Ask(_) if trip.command.counts() => Some(Redirected::Split),
+                Redirected::Ask(_) if trip.command.changes_counter() => Some(Redirected::Split),
                 next => Some(next),
             },
             RefusalKind::NotReady => Some(Redirected::Wait),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::connections::address_of;
 use super::{Deployment, Topology, name_of};
+use crate::net::connections::address_of;
 use crate::values::options::LockOptions;
 
 /// The most connections that one client address can have to a port.

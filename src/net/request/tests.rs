@@ -3,9 +3,9 @@
 use proto::values::Key;
 
 use super::Request;
-use crate::net::packed::{Packed, Wordless};
+use crate::net::packed::{NewCommand, Packed};
 
-type Form = for<'a> fn(&'a mut Packed) -> Wordless<'a>;
+type Form = for<'a> fn(&'a mut Packed) -> NewCommand<'a>;
 
 /// Commands, of whose words KEY stands for the key.
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +30,12 @@ impl Request for TestCommand {
             let words = words.replace("KEY", &key.to_string());
             let packed = form(packed).words(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>());
             if n > 0 {
-                packed.judges();
+                packed.must_succeed();
             }
         }
     }
 
-    fn counts(&self) -> bool {
+    fn changes_counter(&self) -> bool {
         self.name() == "INCR"
     }
 }

@@ -211,3 +211,52 @@ fn exec_is_judged_by_the_length_of_its_reply() {
         );
     }
 }
+
+#[test]
+fn of_commands_that_belong_together_it_is_said_which_count() {
+    let ok = |n| Value::Int(n);
+    let no = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+    let count = Command::Count { forget_after: Some(Duration::from_secs(7)) };
+    let enter = Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: true });
+    let list = || Value::Array(vec![Value::BulkString(b"c".to_vec())]);
+    let reason = |command: &Command, replies| read(command, replies).unwrap().unwrap_err().kind();
+    // Both are to be carried out, and the first refusal is the reason.
+    assert_eq!(read(&count, vec![ok(5), ok(1)]).unwrap(), Ok(Reply::Integer(5)));
+    assert_eq!(reason(&count, vec![ok(5), no("NOPERM no")]), RefusalKind::NotPermitted);
+    assert_eq!(reason(&count, vec![no("WRONGTYPE no"), no("NOPERM no")]), RefusalKind::WrongType);
+    assert_eq!(reason(&check(true), vec![list(), no("NOPERM no")]), RefusalKind::NotPermitted);
+    assert_eq!(reason(&check(true), vec![no("WRONGTYPE no"), no("NOPERM no")]), RefusalKind::WrongType);
+    // The list need not get a time to live, nor the process an entry.
+    assert_eq!(read(&enter, vec![ok(1), no("NOPERM no")]).unwrap(), Ok(Reply::Integer(1)));
+    assert_eq!(reason(&enter, vec![no("OOM no"), ok(0)]), RefusalKind::OverMemory);
+    assert_eq!(reason(&next_after(false), vec![ok(1), no("NOPERM no")]), RefusalKind::NotPermitted);
+    // Of one list and of several that are all refused.
+    let take =
+        |keys: &[&str]| Command::Take(keys.iter().map(|key| (Key::from(*key), Waiting::Next)).collect());
+    let taken = || Value::BulkString(b"c".to_vec());
+    assert_eq!(read(&take(&["j"]), vec![taken()]).unwrap(), Ok(Reply::Bulk(Some(b"c".to_vec()))));
+    assert_eq!(reason(&take(&["j", "n"]), vec![no("NOPERM no"), Value::Nil]), RefusalKind::NotPermitted);
+}
+
+#[test]
+fn what_the_network_has_to_know_of_commands() {
+    let key = Key::from("k");
+    let epoch = Epoch(1);
+    let renew = || Command::Renew(Box::new((entry(None), Duration::from_secs(7))));
+    let count = || Command::Count { forget_after: None };
+    let raise = || Command::Raise { by: 3, epoch };
+    let set = || Command::Set(entry(None));
+    let all = [set(), renew(), Command::Del, Command::GetDel, count(), raise(), Command::Get];
+    let those = |is: &dyn Fn(&Command) -> bool| -> Vec<&str> {
+        all.iter().filter(|command| is(command)).map(Command::name).collect()
+    };
+    assert_eq!(those(&|command| command.changes_counter()), ["SET", "INCR"]);
+    assert!(!set().changes_counter() && renew().changes_counter());
+    assert_eq!(those(&|command| !command.waits_for_slot()), ["SET"]);
+    assert!(!renew().waits_for_slot());
+    assert_eq!(those(&|command| command.watched(&key) != key), ["INCRBY"]);
+    assert_eq!(those(&|command| Request::only_in(command).is_some()), ["INCRBY"]);
+    let by = |compares| move |command: &Command| command.comparing(compares);
+    assert_eq!(all.iter().filter_map(by(Compares::DelEx)).collect::<Vec<_>>(), ["SET", "DELEX"]);
+    assert_eq!(all.iter().filter_map(by(Compares::DelIfEq)).collect::<Vec<_>>(), ["SET", "DELIFEQ"]);
+}

@@ -1,4 +1,4 @@
-//! What goes beside other jobs, what a node is asked for, and a thread that gives up.
+//! Jobs that share a trip with others, commands with ASKING in front, and a thread that gives up.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
