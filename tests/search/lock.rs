@@ -287,7 +287,7 @@ fn beside_newer_gems_ttl_lets_in_one_at_a_time() {
 fn beside_newer_gems_there_are_overlaps_where_three_ways_take_longer_than_ttl_shows() {
     let (protocols, expirations) = ([Protocol::Ttl; 3], [6000, 1500, 1500]);
     let conditions =
-        Conditions { protocols, expirations, delay: 6000, gems: Gems::Newer, ..WITHIN_THE_GUARD };
+        Conditions { protocols, expirations, skew: 4500, delay: 9000, gems: Gems::Newer, ..WITHIN_THE_GUARD };
     assert!(search(conditions, 100_000).is_err());
 }
 
